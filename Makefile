@@ -36,7 +36,7 @@ PLUGINDIR ?= $(shell pkg-config --define-variable=prefix=$(PREFIX) --variable=pl
 endif
 
 .PHONY: help
-help: ## this list
+help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\n  Variables: DEMO_ARGS, PREFIX, BINDIR, PLUGINDIR, DESTDIR, BENCH_RUNS, BENCH_SECS,\n'
 	@printf '  BENCH_ARGS, BENCH_DEMUX_ARGS, BENCH_MAIN_LOOP_ARGS, SOAK_STREAMS, SOAK_SECONDS, FUZZ_SECONDS,\n'
@@ -44,18 +44,18 @@ help: ## this list
 
 # With the features that the whole workspace gives its dependencies, so that no later build compiles them again.
 .PHONY: demo
-demo: setup-demo ## 1000 live RTP streams through the gateway, every packet checked (DEMO_ARGS=...)
+demo: setup-demo ## runs 1000 live RTP streams through the gateway, and checks every packet (DEMO_ARGS=...)
 	$(CARGO) build --release --workspace --no-default-features --bin $(binary_name)
 	$(TARGET_DIR)/release/$(binary_name) demo $(DEMO_ARGS)
 
 # Root, or user namespaces: each has a network of its own.
 .PHONY: cluster-demo
-cluster-demo: setup-cluster ## three gateways share streams and calls by etcd; they are killed, frozen and stopped, and the gaps are printed
+cluster-demo: setup-cluster ## runs three gateways that share streams and calls by etcd, kills, freezes and stops them, and prints the gaps
 	$(CARGO) build --release -p threadbare
 	PROGRAM=$(abspath $(TARGET_DIR))/release/$(binary_name) STREAMS=100 bash tests/cluster.sh kill takeover
 
 .PHONY: test
-test: setup-test ## everything CI checks: lint, tests, loom, Miri, tests with real tools
+test: setup-test ## runs everything that CI checks: lint, tests, loom, Miri, tests with real tools
 	scripts/test $(tools)
 
 # Programs that users need not build: those that measure, and examples.
@@ -64,7 +64,7 @@ tools := --features threadbare-bench/programs,threadbare-example-brokers/program
 slim := --workspace --no-default-features --features threadbare/cluster
 
 .PHONY: unit
-unit: ## the tests of all crates, and of the benchmark tools
+unit: ## runs the tests of all crates, and of the benchmark tools
 	$(NEXTEST) run --workspace $(tools)
 	$(MAKE) --no-print-directory doc-test slim-test
 
@@ -77,7 +77,7 @@ slim-test:
 	$(NEXTEST) run $(slim) --bin $(binary_name) --test it -E 'test(without_gstreamer)'
 
 .PHONY: lint
-lint: clippy ## formatting, and clippy without warnings
+lint: clippy ## checks formatting, and that clippy has no warnings
 	$(CARGO) fmt --all --check
 
 .PHONY: clippy
@@ -87,32 +87,32 @@ clippy:
 	$(CARGO) clippy --workspace --no-default-features --bin $(binary_name) -- -D warnings
 
 .PHONY: check
-check: setup-check ## formatting, clippy and tests of the crates that differ from SINCE=HEAD, and of those that depend on them
+check: setup-check ## runs formatting, clippy and tests of the crates that differ from SINCE=HEAD, and of those that depend on them
 	scripts/check $(tools)
 
 # What neither the tests nor this machine show.
 .PHONY: portability
-portability: setup-portability ## the oldest Rust that Cargo.toml names, and 64-bit ARM: both compile
+portability: setup-portability ## compiles with the oldest Rust that Cargo.toml names, and for 64-bit ARM
 	scripts/portability $(tools)
 
 .PHONY: audit
-audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the advisory database
+audit: ## lists known vulnerabilities in dependencies (needs cargo-deny, fetches the advisory database)
 	$(CARGO) deny --workspace check advisories
 
 .PHONY: loom
-loom: ## every interleaving of what crosses threads, in a model checker
+loom: ## checks every interleaving of code that several threads use, in a model checker
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux -p threadbare-mainloop --release --lib --target-dir $(TARGET_DIR)/loom loom
 
 # What crosses threads and calls no C, in an interpreter that checks each access to memory. setup-test has it installed.
 .PHONY: miri
-miri: ## undefined behaviour and data races in what calls no C, under Miri (needs a nightly Rust with miri)
+miri: ## checks code that calls no C for undefined behaviour and data races, under Miri (needs a nightly Rust with miri)
 	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p threadbare-runtime --lib --target-dir $(TARGET_DIR)/miri -- ticks join
 	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p threadbare-mainloop --test pure --target-dir $(TARGET_DIR)/miri
 
 # A nightly toolchain with rust-src, as the standard library has to be instrumented, too. Not the test that
 # watches the resident memory, which the sanitizer itself takes.
 .PHONY: sanitize
-sanitize: setup-check ## the runtime's tests under ThreadSanitizer (needs a nightly Rust with rust-src)
+sanitize: setup-check ## runs the runtime's tests under ThreadSanitizer (needs a nightly Rust with rust-src)
 	@$(CARGO) +nightly --version >/dev/null 2>&1 && \
 	    [ -d "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library" ] || { \
 	    echo 'sanitize: first: rustup toolchain install nightly --component rust-src'; exit 1; }
@@ -122,7 +122,7 @@ sanitize: setup-check ## the runtime's tests under ThreadSanitizer (needs a nigh
 
 # The corpora in fuzz/corpus replay under `make unit`; this looks for what is not in them yet, and adds nothing to them.
 .PHONY: fuzz
-fuzz: ## the parsers and state machines, FUZZ_SECONDS=60 each (needs a nightly Rust and cargo-fuzz)
+fuzz: ## fuzzes the parsers and state machines, FUZZ_SECONDS=60 each (needs a nightly Rust and cargo-fuzz)
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || { \
 	    echo 'fuzz: first: rustup toolchain install nightly'; exit 1; }
 	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { \
@@ -136,16 +136,16 @@ fuzz: ## the parsers and state machines, FUZZ_SECONDS=60 each (needs a nightly R
 	done
 
 .PHONY: shell-test
-shell-test: ## the scripts in tests/, each with real tools, some at once
+shell-test: ## runs the scripts in tests/ with real tools, some at the same time
 	scripts/shell-tests
 
 # The tests are fetched, not kept here.
 .PHONY: peer-tests
-peer-tests: setup-demo ## the published tests of the elements that ours replace, against ours (PEER_PLUGINS=...)
+peer-tests: setup-demo ## runs the published tests of the elements that this plugin replaces, with its elements (PEER_PLUGINS=...)
 	TARGET_DIR=$(TARGET_DIR) scripts/peer-tests $(PEER_PLUGINS)
 
 .PHONY: bench
-bench: setup-bench setup-test ## measures all targets, prints the tables; results in target/bench-results
+bench: setup-bench setup-test ## measures all targets, and prints the tables; the results are in target/bench-results
 	scripts/bench --results $(TARGET_DIR)/bench-results $(BENCH_ARGS)
 
 # One run for every figure of README and docs. What it writes is committed with them: a test compares.
@@ -176,7 +176,7 @@ bench-media: setup-demo ## measures the media plane into bench/results, then ben
 	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-radio
-bench-radio: setup-demo ## prints the CPU of HTTP radio streams beside stock souphttpsrc (2 minutes)
+bench-radio: setup-demo ## prints the CPU time of HTTP radio streams, compared with stock souphttpsrc (2 minutes)
 	$(CARGO) build --profile dist -p gst-plugin-threadbare
 	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin radio
 	GST_PLUGIN_PATH=$(TARGET_DIR)/dist $(TARGET_DIR)/dist/radio $(BENCH_RADIO_ARGS)
@@ -190,7 +190,7 @@ bench-s3: setup-test ## prints the memory of recordings to S3 (6 minutes)
 
 # Calls beside Debian's rtpengine, which it installs.
 .PHONY: bench-calls
-bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into bench/results, then bench-render (15 minutes)
+bench-calls: setup-bench ## measures calls of a SIP proxy, compared with rtpengine, into bench/results, then bench-render (15 minutes)
 	$(CARGO) build --profile dist -p threadbare
 	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin calls
 	$(TARGET_DIR)/dist/calls --threadbare $(TARGET_DIR)/dist/threadbare $(BENCH_CALLS_ARGS) >$(TARGET_DIR)/calls.jsonl
@@ -198,7 +198,7 @@ bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into 
 	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-recordings
-bench-recordings: setup-bench ## measures what 1000 recordings cost beside 1000 calls into bench/results, then bench-render (3 minutes)
+bench-recordings: setup-bench ## measures the cost of recording 1000 calls into bench/results, then bench-render (3 minutes)
 	$(CARGO) build --profile dist -p threadbare
 	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin calls
 	$(TARGET_DIR)/dist/calls --threadbare $(TARGET_DIR)/dist/threadbare --relay threadbare --rounds 5 \
@@ -207,16 +207,16 @@ bench-recordings: setup-bench ## measures what 1000 recordings cost beside 1000 
 	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-render
-bench-render: setup-demo ## README, docs, plots and drawings from the newest results files
+bench-render: setup-demo ## writes README, docs, plots and drawings from the newest results files
 	$(CARGO) run -q -p threadbare-bench --features programs --bin bench-render
 
 .PHONY: soak
-soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat
+soak: setup-demo ## runs 1000 streams for ten minutes, and fails if a packet is lost or memory grows
 	$(CARGO) build --release -p threadbare
 	scripts/soak $(TARGET_DIR)/release/$(binary_name) $(SOAK_STREAMS) $(SOAK_SECONDS)
 
 .PHONY: doc
-doc: setup-demo ## API documentation of all crates
+doc: setup-demo ## builds the API documentation of all crates
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 
 # mdbook as it is on PATH, or one for this tree only.
@@ -224,21 +224,21 @@ MDBOOK ?= $(or $(shell command -v mdbook),$(TARGET_DIR)/tools/bin/mdbook)
 mdbook_version := 0.5.4
 
 .PHONY: docs
-docs: setup-docs ## the pages of docs/ as a site in target/book, each link checked
+docs: setup-docs ## builds the pages of docs/ as a site in target/book, and checks each link
 	@[ -x '$(MDBOOK)' ] || \
 	    $(CARGO) install mdbook --locked --version $(mdbook_version) --no-default-features --features search --root $(TARGET_DIR)/tools
 	scripts/site '$(MDBOOK)' $(TARGET_DIR)/book
 
 .PHONY: element-docs
-element-docs: ## the pages docs/elements/ts-*.md anew, from the elements themselves
-	THREADBARE_WRITE_ELEMENT_PAGES=1 $(CARGO) test -p gst-plugin-threadbare --test it element_pages::pages
+element-docs: ## writes the pages of elements in docs/elements from the elements themselves
+	THREADBARE_WRITE_ELEMENT_PAGES=1 $(CARGO) test -p gst-plugin-threadbare --test it element_pages::element_pages_match
 
 .PHONY: build
-build: setup-demo ## the plugin and the binary, optimised
+build: setup-demo ## builds the plugin and the program, optimised
 	$(CARGO) build --release --workspace
 
 .PHONY: install
-install: build ## plugin and binary for this user, or below PREFIX
+install: build ## installs plugin and program for this user, or below PREFIX
 	install -Dm755 $(TARGET_DIR)/release/$(plugin_name) '$(DESTDIR)$(PLUGINDIR)/$(plugin_name)'
 	install -Dm755 $(TARGET_DIR)/release/$(binary_name) '$(DESTDIR)$(BINDIR)/$(binary_name)'
 	@echo 'installed $(DESTDIR)$(PLUGINDIR)/$(plugin_name)'
@@ -251,7 +251,7 @@ ifneq ($(PREFIX),)
 endif
 
 .PHONY: uninstall
-uninstall: ## what `make install` with the same variables put there
+uninstall: ## removes the files that `make install` with the same variables has installed
 	rm -f '$(DESTDIR)$(PLUGINDIR)/$(plugin_name)' '$(DESTDIR)$(BINDIR)/$(binary_name)'
 
 # The loudness library in C's terms, with the names, files and version that programs look for: those of libebur128.
@@ -265,7 +265,7 @@ build-ebur128:
 	$(CARGO) build --release -p threadbare-loudness-capi
 
 .PHONY: install-ebur128
-install-ebur128: build-ebur128 ## the drop-in libebur128, below PREFIX (/usr/local unless set)
+install-ebur128: build-ebur128 ## installs the drop-in libebur128 below PREFIX (/usr/local unless set)
 	install -Dm644 $(TARGET_DIR)/release/libebur128.so '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so.$(ebur128_version)'
 	ln -sf libebur128.so.$(ebur128_version) '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so.1'
 	ln -sf libebur128.so.1 '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so'
@@ -278,7 +278,7 @@ install-ebur128: build-ebur128 ## the drop-in libebur128, below PREFIX (/usr/loc
 	@echo 'installed $(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so.$(ebur128_version)'
 
 .PHONY: uninstall-ebur128
-uninstall-ebur128: ## what `make install-ebur128` with the same variables put there
+uninstall-ebur128: ## removes the files that `make install-ebur128` with the same variables has installed
 	rm -f '$(DESTDIR)$(EBUR128_LIBDIR)'/libebur128.so{,.1,.$(ebur128_version)} \
 	    '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.a' '$(DESTDIR)$(EBUR128_LIBDIR)/pkgconfig/libebur128.pc' \
 	    '$(DESTDIR)$(ebur128_include)/ebur128.h'
@@ -288,11 +288,11 @@ build-dist: setup-demo
 	$(CARGO) build --profile dist -p gst-plugin-threadbare -p threadbare -p threadbare-loudness-capi
 
 .PHONY: deb
-deb: setup-deb build-dist ## Debian packages of program, plugin and drop-in library, in target/deb
+deb: setup-deb build-dist ## builds Debian packages of program, plugin and drop-in library, in target/deb
 	scripts/deb $(TARGET_DIR)/dist $(TARGET_DIR)/deb
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## removes everything that was built
 	$(CARGO) clean
 	rm -rf $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz $(TARGET_DIR)/miri
 

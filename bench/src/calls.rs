@@ -151,7 +151,7 @@ const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
         |figures| figures.offer_ms_p99,
     ),
     (
-        "packets of these calls lost meanwhile",
+        "packets of the 1000 calls lost in this time",
         "packets",
         What::Idle1000,
         0.0,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_within_a_round() {
+    fn each_ratio_compares_cases_of_one_round() {
         let row = |relay, round, us| row("passed1000", relay, round, us);
         let all = [
             HEAD.to_owned(),

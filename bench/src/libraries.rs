@@ -103,7 +103,7 @@ impl Libraries {
         if !path.exists() {
             return Ok(None);
         }
-        let context = || format!("reading {}", path.display());
+        let context = || format!("cannot read {}", path.display());
         let text = std::fs::read_to_string(&path).with_context(context)?;
         Libraries::parse(&text).with_context(context).map(Some)
     }
@@ -184,14 +184,19 @@ impl Libraries {
         [
             (PUBLISHED_TARGET, "x", 0.45, published),
             (
-                "a payload without allocation: a message",
+                "a payload without allocation: time per message",
                 "ns",
                 12.0,
                 unallocated,
             ),
-            ("10,000 sinks: a message against 10 sinks", "x", 1.0, many),
             (
-                "10,000 sinks with a limit each: a message against 10",
+                "10,000 sinks: time per message compared with 10 sinks",
+                "x",
+                1.0,
+                many,
+            ),
+            (
+                "10,000 sinks with a rate limit each: time per message compared with 10",
                 "x",
                 1.0,
                 many_limited,
@@ -209,7 +214,7 @@ impl Libraries {
             } else {
                 0.5
             };
-            let what = format!("{}: against {}", row.what, row.peer);
+            let what = format!("{}: compared with {}", row.what, row.peer);
             target("Main loop", &what, "x", limit, Some(row.ratio()))
         };
         self.main_loop.iter().map(judged).collect()
@@ -272,7 +277,8 @@ impl MainLoop {
 }
 
 const FILE_NAME: &str = "libraries.jsonl";
-const PUBLISHED_TARGET: &str = "the published benchmark: against its fastest design but `by-hand`";
+const PUBLISHED_TARGET: &str =
+    "the published benchmark: compared with its fastest design except `by-hand`";
 /// Designs that the published benchmark described as lossless.
 const BASELINES: [&str; 3] = ["select", "select-biased", "select-all"];
 
@@ -299,7 +305,7 @@ pub(crate) mod tests {
         row("demultiplexer-channels", 3, "String", [200.0, 200.0]);
         row("demultiplexer", 10, "u64", [8.0, 8.0]);
         row("demultiplexer", 10_000, "u64", [8.0, 10.0]);
-        text += "\n{\"what\":\"wake-up, 1 of 9 tasks a turn\",\"peer\":\"glib\",\"rounds\":2,\
+        text += "\n{\"what\":\"wake-up, 1 of 9 tasks per iteration\",\"peer\":\"glib\",\"rounds\":2,\
                  \"peer_ns\":100,\"peer_ns_min\":90,\"peer_ns_max\":110,\
                  \"ours_ns\":10,\"ours_ns_min\":9,\"ours_ns_max\":11,\
                  \"ratio\":0.1,\"ratio_min\":0.09,\"ratio_max\":0.11}\n";

@@ -13,7 +13,7 @@ pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Option<(Head, Vec<R>)>> 
     if !path.exists() {
         return Ok(None);
     }
-    let context = || format!("reading {}", path.display());
+    let context = || format!("cannot read {}", path.display());
     let text = std::fs::read_to_string(path).with_context(context)?;
     parse(&text).with_context(context).map(Some)
 }
@@ -24,7 +24,8 @@ pub fn parse<R: DeserializeOwned>(text: &str) -> Result<(Head, Vec<R>)> {
     let (_, head) = lines.next().context("the file is empty")?;
     let head = serde_json::from_str(head).context("line 1: expected date, commit and machine")?;
     let rows = lines.map(|(number, line)| {
-        serde_json::from_str(line).with_context(|| format!("line {}: {line}", number + 1))
+        serde_json::from_str(line)
+            .with_context(|| format!("line {}: cannot parse {line}", number + 1))
     });
     Ok((head, rows.collect::<Result<_>>()?))
 }

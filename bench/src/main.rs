@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let origin = Origin::now()?;
     let programs = std::env::current_exe()?
         .parent()
-        .context("the program's path has no folder")?
+        .context("cannot find the folder of this program")?
         .to_owned();
     let bench = Bench {
         scratch: programs.join("scratch"),

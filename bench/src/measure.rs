@@ -133,11 +133,11 @@ pub fn resident_kib() -> Result<u64> {
     let line = status
         .lines()
         .find(|line| line.starts_with("Rss:"))
-        .context("no Rss line")?;
+        .context("/proc/self/smaps_rollup has no line Rss")?;
     let kib = line
         .split_whitespace()
         .nth(1)
-        .context("no figure in the Rss line")?;
+        .context("the line Rss of /proc/self/smaps_rollup has no number")?;
     Ok(kib.parse()?)
 }
 
@@ -152,9 +152,9 @@ pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
             let line = status.lines().find(|line| line.starts_with(name));
             line.map(|line| line[name.len()..].trim().to_owned())
         };
-        let name = field("Name:").context("the status of the thread has no name")?;
+        let name = field("Name:").context("/proc/self/task/TID/status has no line Name")?;
         let switches = field("voluntary_ctxt_switches:")
-            .context("the status of the thread has no count of context switches")?
+            .context("/proc/self/task/TID/status has no line voluntary_ctxt_switches")?
             .parse()?;
         threads.insert(id, (name, switches));
     }
@@ -177,7 +177,7 @@ pub fn run_child(command: &mut Command) -> Result<ChildUsage> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
-        .with_context(|| format!("starting {name}"))?;
+        .with_context(|| format!("cannot start {name}"))?;
     let mut status = 0;
     // SAFETY: all zeros are a valid rusage. `status` and `usage` outlive the call. No other code waits for the child, because
     // its handle is dropped without a wait.
@@ -187,7 +187,8 @@ pub fn run_child(command: &mut Command) -> Result<ChildUsage> {
         (libc::wait4(pid, &mut status, 0, &mut usage), usage)
     };
     if waited < 0 {
-        return Err(std::io::Error::last_os_error()).with_context(|| format!("waiting for {name}"));
+        return Err(std::io::Error::last_os_error())
+            .with_context(|| format!("cannot wait for {name}"));
     }
     if status != 0 {
         bail!("{name} failed (wait status {status:#x})");
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_divides_by_the_number_of_received_buffers() {
+    fn figures_of_a_window_are_per_received_buffer() {
         let at = Instant::now();
         let first = Snapshot {
             at,
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_figure_if_nothing_arrived() {
+    fn a_run_in_which_nothing_arrived_has_no_figure() {
         let now = Snapshot::first();
         assert_eq!(now.until(&Snapshot::last()).cpu_us_per_buffer, None);
     }

@@ -55,31 +55,31 @@ type What = (Kind, u32);
 /// Maximum ratios of the first measurement to the second in the same round.
 const RATIOS: [(&str, f64, What, What); 5] = [
     (
-        "whole sessions on the media plane, 1000 streams: against the bare loop",
+        "whole sessions on the media plane, 1000 streams: CPU compared with the bare loop",
         1.10,
         (Kind::Lines, 1000),
         (Kind::Bare, 1000),
     ),
     (
-        "whole sessions of elements, 1000 streams: against the bare loop",
+        "whole sessions of elements, 1000 streams: CPU compared with the bare loop",
         1.25,
         (Kind::Elements, 1000),
         (Kind::Bare, 1000),
     ),
     (
-        "shared port, 1000 streams: against a socket each",
+        "shared port, 1000 streams: CPU compared with a socket for each stream",
         0.75,
         (Kind::Shared, 1000),
         (Kind::Lines, 1000),
     ),
     (
-        "shared port, 3000 streams: against a socket each",
+        "shared port, 3000 streams: CPU compared with a socket for each stream",
         0.75,
         (Kind::Shared, 3000),
         (Kind::Lines, 3000),
     ),
     (
-        "PCMU to Opus, 100 streams: against the bare loop with an encoder",
+        "PCMU to Opus, 100 streams: CPU compared with the bare loop with an encoder",
         1.05,
         (Kind::Opus, 100),
         (Kind::BareOpus, 100),
@@ -114,8 +114,20 @@ const MEMORY: [(&str, f64, What); 2] = [
 
 /// Maximum times from the first port to the first turn of the last stream. The milliseconds are divided by the last value.
 const READY: [(&str, &str, f64, What, f64); 2] = [
-    ("a call made, of 1400", "µs", 50.0, (Kind::Calls, 2800), 1.4),
-    ("3000 streams ready", "s", 0.2, (Kind::Lines, 3000), 1000.0),
+    (
+        "time to set up a call, mean of 1400",
+        "µs",
+        50.0,
+        (Kind::Calls, 2800),
+        1.4,
+    ),
+    (
+        "time until 3000 streams are ready",
+        "s",
+        0.2,
+        (Kind::Lines, 3000),
+        1000.0,
+    ),
 ];
 
 /// One measurement and its results.

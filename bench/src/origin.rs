@@ -32,7 +32,7 @@ fn said(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
         .output()
-        .with_context(|| format!("starting {name}"))?;
+        .with_context(|| format!("cannot start {name}"))?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
         bail!("{name} failed: {}", reason.trim());

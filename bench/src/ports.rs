@@ -16,7 +16,7 @@ const BELOW: u16 = 32_000;
 pub fn free_range(count: u16) -> Result<u16> {
     let span = BELOW - LOWEST;
     if count == 0 || count > span {
-        bail!("{count} ports; must be from 1 to {span}");
+        bail!("cannot find {count} ports: expected 1 to {span} ports");
     }
     // Each run starts at a different port, so that a range that was just released is not used again at once.
     let start = LOWEST + std::process::id() as u16 % span;
@@ -24,7 +24,9 @@ pub fn free_range(count: u16) -> Result<u16> {
     search(start, count, |port| {
         UdpSocket::bind(("0.0.0.0", port)).is_err()
     })
-    .with_context(|| format!("no {count} consecutive free ports between {LOWEST} and {BELOW}"))
+    .with_context(|| {
+        format!("cannot find {count} consecutive free ports between {LOWEST} and {BELOW}")
+    })
 }
 
 /// Searches from `start` to the end of the range, and then from the beginning of the range.
@@ -66,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taken_ports_are_skipped() {
+    fn ports_in_use_are_skipped() {
         assert_eq!(search(LOWEST, 3, |_| false), Some(LOWEST));
         assert_eq!(
             search(LOWEST, 3, |port| port == LOWEST + 1),
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_within_the_bounds() {
+    fn a_free_range_of_ports_is_within_the_bounds() {
         let base = free_range(500).unwrap();
         assert!(base >= LOWEST && base + 500 <= BELOW);
         assert!(free_range(0).is_err());

@@ -162,12 +162,12 @@ impl Results {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(self.file_name());
         let text = serde_json::to_string_pretty(self)? + "\n";
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
     pub fn read(path: &Path) -> Result<Results> {
-        let context = || format!("reading {}", path.display());
+        let context = || format!("cannot read {}", path.display());
         let text = std::fs::read_to_string(path).with_context(context)?;
         serde_json::from_str(&text).with_context(context)
     }

@@ -93,7 +93,7 @@ fn stock_pipelines_have_a_thread_each() {
 
 /// As docs/benchmarks.md promises, the measured window does not include start and warm-up.
 #[test]
-fn hops_are_timed_in_the_window_only() {
+fn only_hops_in_the_window_are_timed() {
     let mut measured = Command::new(env!("CARGO_BIN_EXE_streams"))
         .args(["--streams", "1", "--port", "9"])
         .args(["--warmup", "0.5", "--seconds", "0.2"])

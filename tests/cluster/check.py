@@ -245,7 +245,7 @@ def lapses():
     count = 0
     for node in NODES:
         with open(f"{folder}/{node}.log", errors="replace") as file:
-            count += file.read().count("etcd did not confirm in time")
+            count += file.read().count("etcd did not confirm the lease in time")
     return count
 
 

@@ -578,7 +578,7 @@ class Scene:
         main.wait_for("n3 is in", lambda: any(one["node"] == "n3" for one in main.status("n1")["nodes"]))
         before = self.carried(n1=["n1"], n3=["n1", "n2"])
         refused = subprocess.run(main.inside("n1", main.program, "cluster", "move", "service:n1", "n3"), capture_output=True, text=True)
-        if refused.returncode == 0 or 'node "n3" takes no calls' not in refused.stderr:
+        if refused.returncode == 0 or 'node "n3" accepts no calls' not in refused.stderr:
             main.fail(f"a service is moved to a node that takes no calls: {refused}")
         if (now := self.carriers()) != before:
             main.fail(f"services were at {before}, and are at {now}")

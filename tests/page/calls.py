@@ -90,7 +90,7 @@ def check(page):
     sides = page.find_element(By.ID, "call-sides")
     own = [address(one) for one in talk.sockets[talk.lossy]]
     until("addresses, codecs and SSRCs of both", lambda: all(text in sides.text for text in [*own, "PCMU/8000", "0x000000c9", "0x000000ca"]))
-    until("our report on A's losses", lambda: re.search(r"our report on it [1-9]\d* lost", sides.text))
+    until("our report on A's losses", lambda: re.search(r"gateway's report on the party [1-9]\d* lost", sides.text))
     assert "up" in page.find_element(By.ID, "call-state").text
     until("how A was heard, over time", lambda: any((value or 0) > 10 for value in run(page, "return threadbare.callPanel.history?.streams[0].sides[0].loss_percent ?? []")))
     listens(page)
@@ -112,7 +112,7 @@ def check(page):
     # The first press asks, and the second one ends it.
     button = page.find_element(By.ID, "call-end")
     button.click()
-    assert button.text == "End it: sure?" and len(json.loads(get("/v1/calls"))["calls"]) == CALLS
+    assert button.text == "Press again to end" and len(json.loads(get("/v1/calls"))["calls"]) == CALLS
     button.click()
     until("it has ended", lambda: state.text == "has ended" and len(rows(page)) == CALLS - 1)
     until("an event tells so", lambda: re.search(r"event has ended", page.find_element(By.ID, "call-log").text))

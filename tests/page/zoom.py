@@ -113,7 +113,7 @@ def check(page, stream):
         until("calls", lambda: page.find_elements(By.CSS_SELECTOR, "#calls-rows tr"))
         is_laid_out(page, "calls")
         body.send_keys(Keys.ARROW_DOWN, Keys.ENTER)
-        until("a call's panel", lambda: "our report" in page.find_element(By.ID, "call-sides").text)
+        until("a call's panel", lambda: "gateway's report" in page.find_element(By.ID, "call-sides").text)
         is_laid_out(page, "call")
         run(page, "document.getElementById('call').scrollTop = 600")
         is_laid_out(page, "call-sides")

@@ -174,7 +174,7 @@ impl Switch {
         });
         switches
             .sum::<std::result::Result<u64, _>>()
-            .context("the statistics have a counter of another type")
+            .context("a counter in the property stats is not a 64-bit number")
     }
 }
 
@@ -188,7 +188,7 @@ impl Drop for Switch {
 fn feed(element: &gst::Element) -> Result<gst::Pad> {
     let sink = element
         .request_pad_simple("sink_%u")
-        .context("the element refuses another sink pad")?;
+        .context("the element does not add another sink pad")?;
     let pad = gst::Pad::builder(gst::PadDirection::Src).build();
     pad.set_active(true)?;
     pad.link(&sink)?;

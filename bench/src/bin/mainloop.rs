@@ -48,7 +48,7 @@ fn main() {
     for woken in [1, 10, 100] {
         let measure = |is_ours| measure(is_ours, options.tasks, woken);
         rows.push(Row::measure(
-            format!("wake-up, {woken} of {} tasks a turn", options.tasks),
+            format!("wake-up, {woken} of {} tasks per iteration", options.tasks),
             "glib",
             options.rounds,
             || measure(false),

@@ -106,7 +106,9 @@ fn run_plan(options: &Options) -> Result<()> {
     let stock = per_stream(Kind::Stock, 200);
     for streams in [200, 1000] {
         let ratio = per_stream(Kind::Ours, streams) / stock;
-        println!("ours at {streams} over 200 stock streams, CPU per stream: {ratio:.2}");
+        println!(
+            "CPU time per stream, {streams} streams of reqwesthttpsrc compared with 200 streams of souphttpsrc: {ratio:.2}"
+        );
     }
     Ok(())
 }
@@ -141,7 +143,9 @@ impl Drop for Server {
 
 fn run_one(kind: Kind, streams: usize, options: &Options) -> Result<Row> {
     let server = Server::start()?;
-    let name = kind.to_possible_value().context("the kind has no name")?;
+    let name = kind
+        .to_possible_value()
+        .context("the kind of source has no name as an argument")?;
     let output = Command::new(std::env::current_exe()?)
         .args([
             "--kind",
@@ -156,7 +160,7 @@ fn run_one(kind: Kind, streams: usize, options: &Options) -> Result<Row> {
         .output()?;
     ensure!(
         output.status.success(),
-        "{kind:?} of {streams}: {}",
+        "the run with {streams} streams of {kind:?} failed: {}",
         output.status
     );
     Ok(serde_json::from_slice(&output.stdout)?)
@@ -169,7 +173,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
         None => Some(Server::start()?),
     };
     let address = options.address.or(own.as_ref().map(|server| server.1));
-    let address = address.context("no server")?;
+    let address = address.context("cannot start the server: its address is unknown")?;
     let source = match kind {
         Kind::Stock => "souphttpsrc",
         Kind::Ours => "reqwesthttpsrc context=radio context-wait=20",
@@ -181,7 +185,8 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
         .map(|_| {
             let pipeline = gst::parse::launch(&line)?;
             let pipeline = pipeline.downcast::<gst::Pipeline>();
-            let pipeline = pipeline.map_err(|_| anyhow::anyhow!("no pipeline"))?;
+            let pipeline = pipeline
+                .map_err(|_| anyhow::anyhow!("the description does not make a pipeline"))?;
             pipeline.set_state(gst::State::Playing)?;
             Ok(pipeline)
         })
@@ -199,7 +204,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
     };
     std::thread::sleep(Duration::from_secs_f64(options.warmup));
     for pipeline in &pipelines {
-        let bus = pipeline.bus().context("no bus")?;
+        let bus = pipeline.bus().context("the pipeline has no bus")?;
         if let Some(message) = bus.pop_filtered(&[gst::MessageType::Error, gst::MessageType::Eos]) {
             bail!("{message:?}");
         }

@@ -216,7 +216,9 @@ impl Codec {
             .with_context(|| format!("in: {description}"))?;
         let end = |name| {
             let pad = elements.static_pad(name);
-            pad.with_context(|| format!("{description}: no unlinked {name} pad"))
+            pad.with_context(|| {
+                format!("the elements of {description} have no unlinked {name} pad")
+            })
         };
         let source = gst::Pad::builder(gst::PadDirection::Src).build();
         let sink = gst::Pad::builder(gst::PadDirection::Sink)

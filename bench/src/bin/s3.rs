@@ -112,7 +112,8 @@ fn run_plan(options: &Options) -> Result<()> {
             median(Kind::Spool, recordings).saturating_sub(median(Kind::Nothing, recordings));
         let allowed = (64 << 10) + 16 * recordings as u64;
         println!(
-            "{recordings} recordings: {more} KiB more than without; 64 MiB + 16 KiB each are {allowed} KiB"
+            "{recordings} recordings use {more} KiB more memory than fakesinks; the limit is {allowed} KiB: 64 MiB, and 16 KiB for each \
+            recording"
         );
     }
     Ok(())
@@ -130,7 +131,10 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| {
-                format!("{}: scripts/setup test makes it", options.python.display())
+                format!(
+                    "cannot run {}, which `scripts/setup test` installs",
+                    options.python.display()
+                )
             })?;
         let mut line = String::new();
         BufReader::new(
@@ -141,7 +145,7 @@ impl Server {
         )
         .read_line(&mut line)?;
         let said: serde_json::Value =
-            serde_json::from_str(&line).context("the server does not start")?;
+            serde_json::from_str(&line).context("the S3 server did not print its port as JSON")?;
         Ok(Server(child, format!("http://127.0.0.1:{}", said["port"])))
     }
 }
@@ -155,7 +159,9 @@ impl Drop for Server {
 
 fn run_one(kind: Kind, recordings: usize, options: &Options) -> Result<Row> {
     let server = Server::start(options)?;
-    let name = kind.to_possible_value().context("the kind has no name")?;
+    let name = kind
+        .to_possible_value()
+        .context("the kind of sink has no name as an argument")?;
     let output = Command::new(std::env::current_exe()?)
         .args(["--kind", name.get_name(), "--endpoint", &server.1])
         .args(["--recordings", &recordings.to_string()])
@@ -165,7 +171,7 @@ fn run_one(kind: Kind, recordings: usize, options: &Options) -> Result<Row> {
         .output()?;
     ensure!(
         output.status.success(),
-        "{kind:?} of {recordings}: {}",
+        "the run with {recordings} recordings of {kind:?} failed: {}",
         output.status
     );
     Ok(serde_json::from_slice(&output.stdout)?)
@@ -176,7 +182,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
     let endpoint = options
         .endpoint
         .as_deref()
-        .context("--endpoint is missing")?;
+        .context("the argument --endpoint is missing")?;
     let spool = std::env::temp_dir().join(format!("threadbare-bench-s3-{}", std::process::id()));
     // Each stream has packets of 20 ms and its own pipeline, as in applications.
     let pipelines: Vec<gst::Pipeline> = (0..options.recordings)
@@ -191,7 +197,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
             let source = format!("ts-tonesrc context=rec context-wait=20 ! {}", options.format);
             let pipeline = gst::parse::launch(&format!("{source} ! {sink}"))?;
             let pipeline = pipeline.downcast::<gst::Pipeline>();
-            let pipeline = pipeline.map_err(|_| anyhow::anyhow!("no pipeline"))?;
+            let pipeline = pipeline.map_err(|_| anyhow::anyhow!("the description does not make a pipeline"))?;
             pipeline.set_state(gst::State::Playing)?;
             Ok(pipeline)
         })
@@ -205,7 +211,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
         pipeline.send_event(gst::event::Eos::new());
     }
     for pipeline in &pipelines {
-        let bus = pipeline.bus().context("no bus")?;
+        let bus = pipeline.bus().context("the pipeline has no bus")?;
         let left = END_WAIT.saturating_sub(begin.elapsed());
         let left = gst::ClockTime::from_nseconds(u64::try_from(left.as_nanos())?);
         let kinds = [gst::MessageType::Error, gst::MessageType::Eos];
@@ -234,7 +240,7 @@ fn peak_kib() -> Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
     Ok(kib
-        .context("the status of the process has no VmHWM")?
+        .context("/proc/self/status has no line VmHWM")?
         .trim()
         .parse()?)
 }

@@ -135,7 +135,10 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let streams = usize::from(options.streams);
     if options.port.checked_add(options.streams).is_none() {
-        bail!("{streams} ports from {} on are too many", options.port);
+        bail!(
+            "cannot use {streams} ports from port {} on: the last one would exceed 65535",
+            options.port
+        );
     }
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut batch = Batch::new(options.streams, options.port, options.one_port);

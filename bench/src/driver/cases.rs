@@ -535,7 +535,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique() {
+    fn names_of_cases_are_unique() {
         for (place, case) in CASES.iter().enumerate() {
             assert!(
                 CASES[..place].iter().all(|other| other.name != case.name),

@@ -45,7 +45,7 @@ fn run(binary: &Path, scratch: &Path, name: &str, arguments: &[&str]) -> Result<
         .arg(&file)
         .env("GST_REGISTRY", scratch.join("registry-demo.bin"))
         .output()
-        .with_context(|| format!("starting {}", binary.display()))?;
+        .with_context(|| format!("cannot start {}", binary.display()))?;
     let screen = String::from_utf8(output.stdout)?;
     if screen.is_empty() {
         let reason = String::from_utf8_lossy(&output.stderr);

@@ -10,8 +10,9 @@ use threadbare_bench::results::{Frozen, Samples};
 pub(crate) const AFTER_ERROR: &str = "fallbackswitch, frozen after an error of its source";
 /// Sample: the maximum number of buffers for which the output is frozen after a stall, minus the timeout.
 pub(crate) const AFTER_STALL: &str =
-    "fallbackswitch, frozen after a silent stall, beyond the timeout";
-pub(crate) const UNDER_JITTER: &str = "fallbackswitch, switches under jitter within the timeout";
+    "fallbackswitch, frozen after a silent stall, in addition to the timeout";
+pub(crate) const UNDER_JITTER: &str =
+    "fallbackswitch, switches with jitter shorter than the timeout";
 
 /// Runs the measurement only once, because its figures do not vary.
 pub(crate) fn measure(
@@ -25,10 +26,12 @@ pub(crate) fn measure(
     command.env("GST_REGISTRY", scratch.join("registry-ours.bin"));
     // GStreamer must not find another element of this name.
     command.env("XDG_DATA_HOME", scratch.join("no-user-plugins"));
-    let output = command.output().context("starting fallback")?;
+    let output = command
+        .output()
+        .context("cannot start the program fallback")?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
-        bail!("fallback failed: {}", text.trim());
+        bail!("the program fallback failed: {}", text.trim());
     }
     let frozen: Frozen = serde_json::from_slice(&output.stdout)?;
     let figures = [

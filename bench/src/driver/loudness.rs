@@ -57,7 +57,8 @@ impl Loudness {
         };
         std::fs::create_dir_all(&loudness.library_folder)?;
         let wanted = loudness.library_folder.join("libebur128.so.1");
-        std::fs::copy(library, wanted).with_context(|| format!("copying {}", library.display()))?;
+        std::fs::copy(library, wanted)
+            .with_context(|| format!("cannot copy {}", library.display()))?;
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/loudness/cost.c");
         let include = concat!(
             "-I",
@@ -110,13 +111,19 @@ impl Loudness {
         let figures: Option<Vec<Figure>> = text.lines().map(figure).collect();
         figures
             .filter(|figures| figures.len() == MODES.len())
-            .with_context(|| format!("cost printed {text:?}"))
+            .with_context(|| {
+                format!(
+                    "expected a line for each mode from the program cost, but it printed {text:?}"
+                )
+            })
     }
 
     fn live_meters(&self) -> Result<f64> {
         let text = output_of(&mut Command::new(&self.meters))?;
         let percent = text.trim().parse();
-        percent.with_context(|| format!("meters printed {text:?}"))
+        percent.with_context(|| {
+            format!("expected a number from the program meters, but it printed {text:?}")
+        })
     }
 
     /// Measures the CPU time of normalisation. It subtracts the time of the same pipeline without the filter, which runs just
@@ -205,7 +212,7 @@ fn output_of(command: &mut Command) -> Result<String> {
     let name = name.unwrap_or_default();
     let output = command
         .output()
-        .with_context(|| format!("starting {name}"))?;
+        .with_context(|| format!("cannot start {name}"))?;
     if !output.status.success() {
         bail!(
             "{name} failed: {}",

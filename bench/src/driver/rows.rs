@@ -115,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_within_a_round() {
-        let what = "receive only, 1000 streams: CPU per packet against stock udpsrc";
+    fn each_ratio_compares_cases_of_one_round() {
+        let what = "receive only, 1000 streams: CPU per packet compared with stock udpsrc";
         assert!(row(what, &Runs::new()).measured.is_none());
         let measured = Runs::from([
             runs("receive-1000", &[1.0, 2.0, 3.0]),
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn streams_with_a_flood_are_compared_with_the_same_streams_without_one() {
-        let what = "50,000 packets/s to one of 1000 streams: slice lateness (99 %) against the same streams without a flood";
+        let what = "50,000 packets/s to one of 1000 streams: slice lateness (99 %) compared with the same streams without a flood";
         let late = |us| Measured {
             late_p99_us: Some(us),
             ..run_with(1.0, 0)
@@ -159,8 +159,7 @@ mod tests {
 
     #[test]
     fn an_opus_figure_above_its_limit_fails_the_target() {
-        let what =
-            "G.711 to Opus, complexity 0, full session: against the bare codec in a bare loop";
+        let what = "G.711 to Opus, complexity 0, full session: CPU compared with the bare codec in a bare loop";
         let measured = Runs::from([
             runs("opus-0-100", &[114.0]),
             runs("relay-opus-0-100", &[100.0]),

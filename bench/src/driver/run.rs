@@ -205,11 +205,11 @@ impl Bench {
         let name = format!("{}.sock", measured.child.id());
         let path = self.scratch.join("threadbare").join(name);
         let socket = UnixStream::connect(&path)
-            .with_context(|| format!("asking the tracer at {}", path.display()))?;
+            .with_context(|| format!("cannot ask the tracer at {}", path.display()))?;
         let contexts: Vec<Contexts> = serde_json::from_reader(socket)?;
         let threads = contexts.iter().flat_map(|context| &context.threads);
         let late = threads.map(|thread| thread.late_p99_us).max();
-        late.context("the process has no context")
+        late.context("the tracer of the process reports no context")
     }
 
     fn program(&self, name: &str) -> Command {
@@ -234,7 +234,7 @@ impl Process {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
             .spawn()
-            .with_context(|| format!("starting {name}"))?;
+            .with_context(|| format!("cannot start {name}"))?;
         let lines = BufReader::new(
             child
                 .stdout
@@ -249,7 +249,8 @@ impl Process {
         if self.lines.read_line(&mut line)? == 0 {
             bail!("{} ended early ({})", self.name, self.child.wait()?);
         }
-        serde_json::from_str(&line).with_context(|| format!("{} printed {line:?}", self.name))
+        serde_json::from_str(&line)
+            .with_context(|| format!("{} printed an unexpected line: {line:?}", self.name))
     }
 
     fn say(&mut self, word: &impl Serialize) -> Result<()> {

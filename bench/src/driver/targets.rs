@@ -51,19 +51,19 @@ pub(crate) const PARTS: &[Part] = &[
         name: "Receive, forward, transcode",
         targets: &[
             median(
-                "receive only, 1000 streams: CPU per packet against stock udpsrc",
+                "receive only, 1000 streams: CPU per packet compared with stock udpsrc",
                 "x",
                 0.28,
                 Figure::Ratio(cpu("receive-1000"), cpu("stock-receive-1000")),
             ),
             median(
-                "receive only, 1000 streams: against the hand-written loop",
+                "receive only, 1000 streams: CPU per packet compared with the hand-written loop",
                 "x",
                 1.05,
                 Figure::Ratio(cpu("receive-1000"), cpu("floor-1000")),
             ),
             median(
-                "receive only, 3000 streams: against the hand-written loop",
+                "receive only, 3000 streams: CPU per packet compared with the hand-written loop",
                 "x",
                 1.05,
                 Figure::Ratio(cpu("receive-3000"), cpu("floor-3000")),
@@ -87,7 +87,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(cpu("transcode-1000")),
             ),
             each_run(
-                "receive only, 1000 streams: threads beside the context's",
+                "receive only, 1000 streams: threads besides that of the context",
                 "threads",
                 6.0,
                 Figure::Of(run("receive-1000", Measured::threads_beside_the_context)),
@@ -99,13 +99,13 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(run("transcode-1000", Measured::lost)),
             ),
             each_run(
-                "transcode and send, 1000 streams: threads beside the context's",
+                "transcode and send, 1000 streams: threads besides that of the context",
                 "threads",
                 6.0,
                 Figure::Of(run("transcode-1000", Measured::threads_beside_the_context)),
             ),
             each_run(
-                "transcode and send: threads at 1000 streams more than at 1",
+                "transcode and send: additional threads for 1000 streams, compared with 1 stream",
                 "threads",
                 0.0,
                 Figure::Difference(
@@ -132,19 +132,19 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(run("receive-3000", Measured::setup_seconds)),
             ),
             median(
-                "receive only, 1000 streams: against gst-plugin-threadshare 0.15.4",
+                "receive only, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
                 "x",
                 0.7,
                 Figure::Ratio(cpu("receive-1000"), cpu("peer-receive-1000")),
             ),
             median(
-                "receive and send on, 1000 streams: against gst-plugin-threadshare 0.15.4",
+                "receive and send on, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
                 "x",
                 0.7,
                 Figure::Ratio(cpu("forward-1000"), cpu("peer-forward-1000")),
             ),
             median(
-                "transcode and send, 1000 streams: against gst-plugin-threadshare 0.15.4",
+                "transcode and send, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
                 "x",
                 0.7,
                 Figure::Ratio(cpu("transcode-1000"), cpu("peer-transcode-1000")),
@@ -161,7 +161,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(cpu("session-1000")),
             ),
             median(
-                "full session, 1000 streams: against a bare loop that receives and sends",
+                "full session, 1000 streams: CPU per packet compared with a bare loop that receives and sends",
                 "x",
                 1.6,
                 Figure::Ratio(cpu("session-1000"), cpu("relay-floor-1000")),
@@ -180,7 +180,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(cpu("session-2800")),
             ),
             median(
-                "full session, 100 streams: against two stock rtpbins each",
+                "full session, 100 streams: CPU per packet compared with two stock rtpbins each",
                 "x",
                 0.13,
                 Figure::Ratio(cpu("session-100"), cpu("stock-session-100")),
@@ -198,7 +198,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(run("shared-port-3000", Measured::lost)),
             ),
             each_run(
-                "full session, 1000 streams: threads beside the context's",
+                "full session, 1000 streams: threads besides that of the context",
                 "threads",
                 6.0,
                 Figure::Of(run("session-1000", Measured::threads_beside_the_context)),
@@ -210,7 +210,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(run("session-1000", Measured::resident_kib_per_stream)),
             ),
             each_run(
-                "full session, 100 streams: threads beside the context's",
+                "full session, 100 streams: threads besides that of the context",
                 "threads",
                 6.0,
                 Figure::Of(run("session-100", Measured::threads_beside_the_context)),
@@ -233,19 +233,19 @@ pub(crate) const PARTS: &[Part] = &[
         name: "G.711 to Opus",
         targets: &[
             median(
-                "G.711 to Opus, complexity 0, full session: against the bare codec in a bare loop",
+                "G.711 to Opus, complexity 0, full session: CPU compared with the bare codec in a bare loop",
                 "x",
                 1.1,
                 Figure::Ratio(cpu("opus-0-100"), cpu("relay-opus-0-100")),
             ),
             median(
-                "G.711 to Opus, complexity 5, full session: against the bare codec in a bare loop",
+                "G.711 to Opus, complexity 5, full session: CPU compared with the bare codec in a bare loop",
                 "x",
                 1.1,
                 Figure::Ratio(cpu("opus-5-100"), cpu("relay-opus-5-100")),
             ),
             median(
-                "G.711 to Opus, complexity 10, full session: against the bare codec in a bare loop",
+                "G.711 to Opus, complexity 10, full session: CPU compared with the bare codec in a bare loop",
                 "x",
                 1.1,
                 Figure::Ratio(cpu("opus-10-100"), cpu("relay-opus-10-100")),
@@ -268,13 +268,13 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(run("app-100-allocations", Measured::allocations)),
             ),
             median(
-                "1000 ts-tonesrc, 20 ms at 8 kHz: against stock audiotestsrc",
+                "1000 ts-tonesrc, 20 ms at 8 kHz: CPU compared with stock audiotestsrc",
                 "x",
                 0.3,
                 Figure::Ratio(cpu("tones-1000"), cpu("stock-tones-1000")),
             ),
             each_run(
-                "1000 ts-tonesrc: threads beside the main thread",
+                "1000 ts-tonesrc: threads besides the main thread",
                 "threads",
                 1.0,
                 Figure::Of(run("tones-1000", Measured::threads_beside_the_context)),
@@ -292,13 +292,13 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Difference(cpu("proxy-hop-1000"), cpu("tones-1000")),
             ),
             each_run(
-                "hop from one context to another, ts-queue: 99 % take at most",
+                "hop from one context to another, ts-queue: 99th percentile of the time",
                 "ms",
                 20.0,
                 Figure::Of(run("queue-hop-1000-timed", Measured::hop_p99_ms)),
             ),
             each_run(
-                "hop from one context to another, ts-proxysink to ts-proxysrc: 99 % take at most",
+                "hop from one context to another, ts-proxysink to ts-proxysrc: 99th percentile of the time",
                 "ms",
                 20.0,
                 Figure::Of(run("proxy-hop-1000-timed", Measured::hop_p99_ms)),
@@ -309,13 +309,13 @@ pub(crate) const PARTS: &[Part] = &[
         name: "Fallback",
         targets: &[
             median(
-                "200 fallbackswitch: CPU per packet more than with ts-queue in their place",
+                "200 fallbackswitch: additional CPU per packet, compared with ts-queue in their place",
                 "µs",
                 3.0,
                 Figure::Difference(cpu("switch-200"), cpu("switch-queue-200")),
             ),
             each_run(
-                "fallbackswitch: threads at 200 more than at 1",
+                "fallbackswitch: additional threads for 200 elements, compared with 1",
                 "threads",
                 0.0,
                 Figure::Difference(
@@ -336,7 +336,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(sample(AFTER_ERROR)),
             ),
             each_run(
-                "output frozen after a silent stall, beyond the timeout",
+                "output frozen after a silent stall, in addition to the timeout",
                 "buffers",
                 1.0,
                 Figure::Of(sample(AFTER_STALL)),
@@ -353,13 +353,13 @@ pub(crate) const PARTS: &[Part] = &[
         name: "Flood",
         targets: &[
             each_run(
-                "50,000 packets/s to one of 1000 streams: the others lost",
+                "50,000 packets/s to one of 1000 streams: packets that the other streams lost",
                 "packets",
                 0.0,
                 Figure::Of(run("receive-1000-flooded", Measured::lost)),
             ),
             median(
-                "50,000 packets/s to one of 1000 streams: slice lateness (99 %) against the same streams without a flood",
+                "50,000 packets/s to one of 1000 streams: slice lateness (99 %) compared with the same streams without a flood",
                 "x",
                 2.0,
                 Figure::Ratio(
@@ -368,7 +368,7 @@ pub(crate) const PARTS: &[Part] = &[
                 ),
             ),
             median(
-                "the same against a flood that goes to another process (the machine is as busy, the context is not)",
+                "the same, compared with a flood to another process, which loads the machine but not the context",
                 "x",
                 2.0,
                 Figure::Ratio(
@@ -405,7 +405,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "Loudness",
         targets: &[
             median(
-                "momentary: against Debian's libebur128",
+                "momentary: CPU compared with Debian's libebur128",
                 "x",
                 0.3,
                 Figure::Ratio(sample("ebur128 M, ours"), sample("ebur128 M, Debian")),
@@ -417,7 +417,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(sample("ebur128 M, ours")),
             ),
             median(
-                "integrated: against Debian's libebur128",
+                "integrated: CPU compared with Debian's libebur128",
                 "x",
                 0.25,
                 Figure::Ratio(sample("ebur128 I, ours"), sample("ebur128 I, Debian")),
@@ -429,7 +429,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(sample("ebur128 I, ours")),
             ),
             median(
-                "integrated and range: against Debian's libebur128",
+                "integrated and range: CPU compared with Debian's libebur128",
                 "x",
                 0.25,
                 Figure::Ratio(
@@ -444,7 +444,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(sample("ebur128 I+LRA, ours")),
             ),
             median(
-                "true peak: against Debian's libebur128",
+                "true peak: CPU compared with Debian's libebur128",
                 "x",
                 0.1,
                 Figure::Ratio(
@@ -459,7 +459,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(sample("ebur128 true-peak, ours")),
             ),
             median(
-                "integrated, range and true peak: against Debian's libebur128",
+                "integrated, range and true peak: CPU compared with Debian's libebur128",
                 "x",
                 0.1,
                 Figure::Ratio(
@@ -475,13 +475,13 @@ pub(crate) const PARTS: &[Part] = &[
             ),
             // Above this limit, one core is too slow for the audio.
             median(
-                "2000 live stereo meters of everything, 20 ms at a time: of one core",
+                "2000 live stereo meters of all values, 20 ms at a time: share of one core",
                 "%",
                 100.0,
                 Figure::Of(sample(LIVE_METERS)),
             ),
             median(
-                "audioloudnorm: CPU against ffmpeg's loudnorm",
+                "audioloudnorm: CPU compared with ffmpeg's loudnorm",
                 "x",
                 0.1,
                 Figure::Ratio(sample(NORMALIZE_OURS), sample(NORMALIZE_FFMPEG)),
@@ -504,7 +504,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "stock `udpsrc`",
         theirs: cpu("stock-receive-1000"),
         ours: cpu("receive-1000"),
-        target: "receive only, 1000 streams: CPU per packet against stock udpsrc",
+        target: "receive only, 1000 streams: CPU per packet compared with stock udpsrc",
     },
     Comparable {
         what: "receive, 1000 streams: threads",
@@ -512,7 +512,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "stock `udpsrc`",
         theirs: run("stock-receive-1000", Measured::threads),
         ours: run("receive-1000", Measured::threads),
-        target: "receive only, 1000 streams: threads beside the context's",
+        target: "receive only, 1000 streams: threads besides that of the context",
     },
     Comparable {
         what: "whole RTP session, 100 streams: CPU per packet",
@@ -520,7 +520,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "two stock `rtpbin`s each",
         theirs: cpu("stock-session-100"),
         ours: cpu("session-100"),
-        target: "full session, 100 streams: against two stock rtpbins each",
+        target: "full session, 100 streams: CPU per packet compared with two stock rtpbins each",
     },
     Comparable {
         what: "whole RTP session, 100 streams: threads",
@@ -528,7 +528,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "two stock `rtpbin`s each",
         theirs: run("stock-session-100", Measured::threads),
         ours: run("session-100", Measured::threads),
-        target: "full session, 100 streams: threads beside the context's",
+        target: "full session, 100 streams: threads besides that of the context",
     },
     Comparable {
         what: "whole RTP session, 100 streams: memory per stream",
@@ -544,7 +544,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "threadshare 0.15.4",
         theirs: cpu("peer-receive-1000"),
         ours: cpu("receive-1000"),
-        target: "receive only, 1000 streams: against gst-plugin-threadshare 0.15.4",
+        target: "receive only, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
     },
     Comparable {
         what: "receive and send on, 1000 streams: CPU per packet",
@@ -552,7 +552,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "threadshare 0.15.4",
         theirs: cpu("peer-forward-1000"),
         ours: cpu("forward-1000"),
-        target: "receive and send on, 1000 streams: against gst-plugin-threadshare 0.15.4",
+        target: "receive and send on, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
     },
     Comparable {
         what: "transcode and send, 1000 streams: CPU per packet",
@@ -560,7 +560,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "threadshare 0.15.4",
         theirs: cpu("peer-transcode-1000"),
         ours: cpu("transcode-1000"),
-        target: "transcode and send, 1000 streams: against gst-plugin-threadshare 0.15.4",
+        target: "transcode and send, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
     },
     Comparable {
         what: "transcode and send, 1000 streams: lost",
@@ -576,7 +576,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "a hand-written loop",
         theirs: cpu("floor-1000"),
         ours: cpu("receive-1000"),
-        target: "receive only, 1000 streams: against the hand-written loop",
+        target: "receive only, 1000 streams: CPU per packet compared with the hand-written loop",
     },
     Comparable {
         what: "loudness, range and true peak: CPU per channel and sample",
@@ -584,7 +584,7 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "libebur128 (Debian)",
         theirs: sample("ebur128 I+LRA+true-peak, Debian"),
         ours: sample("ebur128 I+LRA+true-peak, ours"),
-        target: "integrated, range and true peak: against Debian's libebur128",
+        target: "integrated, range and true peak: CPU compared with Debian's libebur128",
     },
     Comparable {
         what: "loudness normalisation: CPU per second of audio",
@@ -592,6 +592,6 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         peer: "ffmpeg `loudnorm`",
         theirs: sample(NORMALIZE_FFMPEG),
         ours: sample(NORMALIZE_OURS),
-        target: "audioloudnorm: CPU against ffmpeg's loudnorm",
+        target: "audioloudnorm: CPU compared with ffmpeg's loudnorm",
     },
 ];

@@ -38,7 +38,7 @@ pub(super) fn calls(measured: Option<&Calls>) -> String {
     for (name, relay) in [("sockets", Kind::Threadbare), ("XDP", Kind::ThreadbareXdp)] {
         let _ = write!(
             text,
-            "\n| {name}, against rtpengine in the same round | target | measured | |\n|---|---|---|---|\n"
+            "\n| {name}, compared with rtpengine in the same round | target | measured | |\n|---|---|---|---|\n"
         );
         text.extend(measured.targets(relay).iter().map(row_line));
     }
@@ -85,7 +85,7 @@ pub(super) fn recordings(measured: Option<&Calls>) -> String {
     }
     let _ = write!(
         text,
-        "\n| recorded against not recorded, in the same round | target | measured |\n|---|---|---|"
+        "\n| recorded, compared with not recorded in the same round | target | measured |\n|---|---|---|"
     );
     for (name, what) in recorded {
         let ratio = measured.recorded_ratio(what).map_or("–".into(), with);

@@ -21,7 +21,7 @@ pub(super) fn demultiplexer(measured: Option<&Libraries>) -> String {
     let _ = write!(
         text,
         "\n![{TITLE}](images/demultiplexer.svg)\n\n\
-         | design | payload | sinks | messages | ns per message | against the baseline |\n\
+         | design | payload | sinks | messages | ns per message | compared with the baseline |\n\
          |---|---|---|---|---|---|\n"
     );
     for row in rows {
@@ -143,7 +143,7 @@ mod tests {
         for part in [
             "2026-01-02 03:04 UTC, commit abc; 2 cores of C, Linux 6, D; 2 rounds, median",
             "| ≤ 0.45 x | 0.45 (0.40 to 0.50) x | pass |",
-            "| a payload without allocation: a message | ≤ 12 ns | – | not measured |",
+            "| a payload without allocation: time per message | ≤ 12 ns | – | not measured |",
             "| ≤ 1 x | 1.12 (1 to 1.25) x | **falls short** |",
             "| `select-biased` | `String` | 3 | 1,000 | 100 (90 to 110) | 1 x |",
             "| `demultiplexer-channels` | `String` | 3 | 1,000 | 200 | – |",
@@ -152,7 +152,7 @@ mod tests {
             assert!(text.contains(part), "{part} in: {text}");
         }
         let text = main_loop(Some(&sample));
-        let part = "| wake-up, 1 of 9 tasks a turn: against glib | ≤ 0.2 x | 0.10 (0.09 to 0.11) x | pass |";
+        let part = "| wake-up, 1 of 9 tasks per iteration: compared with glib | ≤ 0.2 x | 0.10 (0.09 to 0.11) x | pass |";
         assert!(text.contains(part), "{part} in: {text}");
     }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_results_file_texts_say_not_yet_measured() {
+    fn without_a_results_file_the_page_says_not_yet_measured() {
         for text in [demultiplexer(None), main_loop(None)] {
             assert!(text.starts_with("*Not measured yet"), "{text}");
         }

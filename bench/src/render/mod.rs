@@ -119,10 +119,9 @@ impl Rendered {
     fn old(&self, root: &Path) -> Result<Option<String>> {
         let path = root.join(self.path);
         if path.exists() {
-            Ok(Some(
-                std::fs::read_to_string(&path)
-                    .with_context(|| format!("reading {}", path.display()))?,
-            ))
+            Ok(Some(std::fs::read_to_string(&path).with_context(|| {
+                format!("cannot read {}", path.display())
+            })?))
         } else {
             Ok(None)
         }
@@ -134,7 +133,7 @@ impl Rendered {
             return Ok(self.text.clone());
         };
         let text = self.text.as_deref().unwrap_or_default();
-        let old = old.with_context(|| format!("{} is missing", self.path))?;
+        let old = old.with_context(|| format!("the file {} is missing", self.path))?;
         let new = between(old, marker, text).with_context(|| {
             format!(
                 "{} needs the lines {} and {}, once and in this order",

@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_round() {
+    fn axis_steps_are_round_numbers() {
         for (least, step) in [
             (0.3, 0.5),
             (1.0, 1.0),

@@ -224,7 +224,7 @@ fn comparison_line(comparison: &Comparison) -> String {
 /// Returns the unit of a row's limit. For threads, it says that the context's own thread is not counted.
 fn limit_unit(row: &Row) -> &str {
     match row.unit.as_str() {
-        "threads" => "beside the context's",
+        "threads" => "besides that of the context",
         unit => unit,
     }
 }
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_results_file_texts_say_not_yet_measured() {
+    fn without_a_results_file_the_pages_say_not_yet_measured() {
         for text in [readme(None), headline(None), demo(None), document(None)] {
             assert!(text.starts_with("*Not measured yet"), "{text}");
         }

@@ -39,7 +39,7 @@ struct OggOpus {
     serial: u32,
     /// Number of frames at 48 kHz to skip at the start.
     pre_skip: u64,
-    /// Number of frames at 48 kHz, including the pre-skip. `None`: the file does not end with a page of the stream.
+    /// Number of frames at 48 kHz, including the pre-skip. `None` if the last page of the file does not belong to the stream.
     end: Option<u64>,
     gain: f32,
 }
@@ -50,11 +50,11 @@ pub enum FileError {
     /// The file is unreadable.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// No reader recognises the file.
-    #[error("not an audio file of a known format; expected WAV, FLAC, Ogg Opus or MP3")]
+    /// The format of the file is unknown.
+    #[error("the file is not an audio file of a known format; expected WAV, FLAC, Ogg Opus or MP3")]
     Unknown,
-    /// A reader refuses the file.
-    #[error("not readable as {format}: {reason}")]
+    /// The file is damaged.
+    #[error("the file cannot be read as {format}: {reason}")]
     Damaged {
         /// The format, such as "MP3".
         format: &'static str,
@@ -63,7 +63,7 @@ pub enum FileError {
     },
     /// The sample rate or the number of channels is not supported.
     #[error(
-        "{rate_hz} Hz, {channels} channels; expected a rate of {SAMPLE_RATES_HZ:?} Hz and up to {CHANNELS_MAX} channels"
+        "the file has {rate_hz} Hz and {channels} channels; expected a rate of {SAMPLE_RATES_HZ:?} Hz and up to {CHANNELS_MAX} channels"
     )]
     Format {
         /// Sample rate, Hz.
@@ -75,7 +75,7 @@ pub enum FileError {
     #[error("the file contains no audio")]
     Empty,
     /// The samples exceed the memory limit for one file.
-    #[error("more than {SAMPLES_MAX} samples in all channels together")]
+    #[error("the file has more than {SAMPLES_MAX} samples in all channels together")]
     TooLong,
 }
 
@@ -170,7 +170,9 @@ fn open_opus(mut bytes: Bytes) -> Result<Opened, FileError> {
         return Err(FileError::Unknown);
     };
     if version >> 4 != 0 || *mapping != 0 || !(1..=2).contains(channels) {
-        let reason = format!("version {version}, {channels} channels, mapping {mapping}");
+        let reason = format!(
+            "the header with version {version}, {channels} channels and mapping {mapping} is not supported"
+        );
         return Err(wrong(reason));
     }
     let gain = i16::from_le_bytes([*gain0, *gain1]);
@@ -178,7 +180,7 @@ fn open_opus(mut bytes: Bytes) -> Result<Opened, FileError> {
     let pre_skip = u16::from_le_bytes([*skip0, *skip1]);
     // Section 5.2: the comments.
     if !next()?.data.starts_with(b"OpusTags") {
-        return Err(wrong("no comments".to_owned()));
+        return Err(wrong("the header with the comments is missing".to_owned()));
     }
     let opus = OggOpus {
         packets,
@@ -191,7 +193,7 @@ fn open_opus(mut bytes: Bytes) -> Result<Opened, FileError> {
     opened(Kind::Opus(Box::new(opus)), OPUS_HZ, channels.into())
 }
 
-/// The stream and the position of the last page of an Ogg file. It rewinds the input.
+/// Returns the stream of the last page of an Ogg file, and the position of that page. Rewinds the input.
 fn last_page(bytes: &mut Bytes) -> Result<Option<(u32, u64)>, FileError> {
     let length = bytes.seek(SeekFrom::End(0))?;
     bytes.seek(SeekFrom::Start(length.saturating_sub(PAGE_BYTES_MAX)))?;
@@ -212,7 +214,7 @@ fn open_mp3(mut bytes: Bytes) -> Result<Opened, FileError> {
         return Err(FileError::Unknown);
     }
     bytes.seek(SeekFrom::Start(0))?;
-    // The whole file is read only once, for decoding.
+    // Skip the scan of the whole file, because the file is read only once, for decoding.
     let options = Options::default().skip_scan(true);
     let reader = nanomp3::Reader::with_options(bytes, options)
         .map_err(|error| damaged("MP3")(error.to_string()))?;
@@ -222,7 +224,7 @@ fn open_mp3(mut bytes: Bytes) -> Result<Opened, FileError> {
 }
 
 impl Opened {
-    /// The length of the audio, ms; `None` if the headers do not have it.
+    /// Returns the length of the audio in ms; `None` if the headers do not contain it.
     pub fn duration_ms(&self) -> Option<u64> {
         let frames = match &self.kind {
             Kind::Wav(wav) => Some(wav.frames()),
@@ -236,7 +238,7 @@ impl Opened {
     /// Decodes all readable samples, for a single playback.
     ///
     /// # Errors
-    /// Fails without samples, or with too many.
+    /// Fails if there are no samples, or too many.
     pub fn decode(self) -> Result<Clip, FileError> {
         let mut pcm = Samples::default();
         let channels = self.channels;
@@ -249,7 +251,7 @@ impl Opened {
         let mut pcm = match (read, pcm.0) {
             (Err(FileError::TooLong), _) => return Err(FileError::TooLong),
             (Err(error), pcm) if pcm.is_empty() => return Err(error),
-            // A truncated file is played up to its end.
+            // A truncated file is decoded up to its end.
             (_, pcm) => pcm,
         };
         pcm.truncate(pcm.len() / usize::from(channels) * usize::from(channels));
@@ -265,7 +267,7 @@ impl Opened {
     }
 }
 
-/// Samples up to the limit, all of them finite.
+/// The samples so far, up to the limit. All of them are finite.
 #[derive(Default)]
 struct Samples(Vec<f32>);
 
@@ -309,7 +311,9 @@ fn decode_flac(
             return Ok(());
         };
         if block.channels() != u32::from(channels) {
-            return Err(wrong("the channels change".to_owned()));
+            return Err(wrong(
+                "the number of channels changes within the file".to_owned(),
+            ));
         }
         for frame in 0..block.duration() {
             let frame = (0..block.channels()).map(|channel| block.sample(channel, frame));
@@ -326,7 +330,7 @@ fn decode_opus(mut opus: OggOpus, channels: u8, pcm: &mut Samples) -> Result<(),
     let mut decoder = Decoder::new(format).map_err(|error| wrong(error.to_string()))?;
     let channels = usize::from(channels);
     let mut decoded = Vec::new();
-    // It includes the pre-skip, like granule positions (section 4).
+    // The count includes the pre-skip, as granule positions do (section 4).
     let mut frames = 0;
     loop {
         let packet = opus.packets.read_packet();
@@ -368,7 +372,7 @@ fn decode_mp3(mut reader: nanomp3::Reader<Bytes>, pcm: &mut Samples) -> Result<(
 const BLOCK_FRAMES: usize = 4096;
 /// Maximum size of an Ogg page: a header of 27 bytes, 255 lengths, and 255 segments (RFC 3533, section 6).
 const PAGE_BYTES_MAX: u64 = 27 + 255 + 255 * 255;
-/// Rate of positions: they count frames at 48 kHz (RFC 7845, section 3).
+/// Rate of positions, which count frames at 48 kHz (RFC 7845, section 3).
 const OPUS_HZ: u32 = 48_000;
 /// Limit for a file in memory, 128 MiB: more than five minutes of 48 kHz stereo, over an hour of 8 kHz mono.
 pub const SAMPLES_MAX: usize = 32 << 20;

@@ -31,7 +31,7 @@ pub enum ClipError {
     },
     /// The file is too long.
     #[error(
-        "{}: {samples} samples; expected at most {FILE_SAMPLES_MAX} in a file, {ALL_SAMPLES_MAX} in all files of a gateway",
+        "{} has {samples} samples; expected at most {FILE_SAMPLES_MAX} in a file, and {ALL_SAMPLES_MAX} in all files of a gateway together",
         .path.display()
     )]
     TooLong {
@@ -43,7 +43,7 @@ pub enum ClipError {
 }
 
 impl Clips {
-    /// The samples of a file, for endless repetition. A file is read once.
+    /// Returns the samples of a file, for endless repetition. Each file is read only once.
     ///
     /// # Errors
     /// Fails if the file is unreadable or too long.
@@ -112,9 +112,9 @@ mod tests {
         }
     }
 
-    /// Full scale is 1, in every width.
+    /// Samples of any width are converted to the same full scale of 1.
     #[test]
-    fn samples_are_read_at_their_level_and_once() {
+    fn a_file_is_read_once_and_full_scale_becomes_1() {
         for bits in [8, 16, 24, 32] {
             let half = 1_i32 << (bits - 2);
             let path = write(spec(bits, SampleFormat::Int), [half, -half, 0, half / 2]);

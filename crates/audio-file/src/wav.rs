@@ -1,8 +1,8 @@
 //! WAV files in their many variants, read forwards: RIFF, RIFX, RF64 and BW64 with PCM, float, A-law or mu-law.
 //!
-//! Many headers are wrong. Programs that write to a pipe leave lengths of 0 or FFFFFFFF. A truncated file has lengths beyond its
-//! end. A pad byte may be missing, and an empty `data` chunk may precede the real one. The reader accepts such files, like ffmpeg
-//! and sox.
+//! Many headers are wrong. Programs that write to a pipe leave lengths of 0 or FFFFFFFF. A truncated file has lengths that go
+//! beyond its end. A pad byte may be missing, and an empty `data` chunk may precede the real one. Like ffmpeg and sox, the reader
+//! accepts such files.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -37,7 +37,7 @@ pub struct WavFormat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coding {
-    /// Signed integers; if there are more bits than the format uses, the most significant ones count.
+    /// Signed integers. If they have more bits than the format uses, the most significant bits count.
     Integer,
     /// 8 bits; silence is 128.
     Unsigned,
@@ -53,13 +53,15 @@ pub enum WavError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is not a WAV file, or has another coding.
-    #[error("not a WAV file with PCM, float, A-law or mu-law")]
+    #[error("expected a WAV file with PCM, float, A-law or mu-law samples")]
     Other,
     /// The file has no audio.
-    #[error("no `data` chunk after a `fmt ` chunk")]
+    #[error("the WAV file has no `data` chunk after its `fmt ` chunk")]
     NoData,
     /// The format is impossible.
-    #[error("unusable format: {channels} channels of {bits} bits at {rate_hz} Hz")]
+    #[error(
+        "the WAV file has an unusable format: {channels} channels of {bits} bits at {rate_hz} Hz"
+    )]
     Format {
         /// Number of channels.
         channels: u16,
@@ -98,7 +100,7 @@ impl<R: Read + Seek> Wav<R> {
             data_bytes: None,
         };
         let mut format = None;
-        // An empty chunk, which the real one may follow.
+        // The real `data` chunk may follow an empty one.
         let mut empty = None;
         let data = loop {
             let Some(chunk) = chunks.next()? else {
@@ -109,7 +111,7 @@ impl<R: Read + Seek> Wav<R> {
                 b"fmt " if format.is_none() => format = Some(chunks.format(&chunk)?),
                 b"data" if format.is_some() && chunk.bytes > 0 => break chunk,
                 b"data" if format.is_some() && !chunks.is_chunk(chunk.at)? => {
-                    // The program has never filled in the length, so samples follow instead of another chunk.
+                    // The program has never written the length, so the samples follow here, and no other chunk.
                     break Chunk {
                         bytes: end - chunk.at,
                         ..chunk
@@ -133,12 +135,12 @@ impl<R: Read + Seek> Wav<R> {
         })
     }
 
-    /// The format of the samples.
+    /// Returns the format of the samples.
     pub fn format(&self) -> WavFormat {
         self.format
     }
 
-    /// Number of frames left.
+    /// Returns the number of frames left.
     pub fn frames(&self) -> u64 {
         self.left / self.format.frame_bytes() as u64
     }
@@ -170,7 +172,7 @@ impl<R: Read + Seek> Wav<R> {
 }
 
 impl Coding {
-    /// The table for G.711; empty for other codings.
+    /// Returns the table for G.711; empty for other codings.
     fn table(self) -> Vec<f32> {
         let encoding = match self {
             Coding::ALaw => Encoding::Pcma,
@@ -227,12 +229,12 @@ impl WavFormat {
 /// The chunks of a file, in order.
 struct Chunks<R> {
     input: R,
-    /// Start of the next chunk.
+    /// Position of the next chunk in the file.
     at: u64,
     /// End of the file.
     end: u64,
     is_big_endian: bool,
-    /// The length of `data` from `ds64`.
+    /// The length of the chunk `data`, as the chunk `ds64` has it.
     data_bytes: Option<u64>,
 }
 
@@ -271,14 +273,14 @@ impl<R: Read + Seek> Chunks<R> {
         }))
     }
 
-    /// Continues after this chunk. Chunks should begin at even offsets, but not all programs comply.
+    /// Continues after this chunk. Chunks should begin at even offsets, but some programs omit the pad byte.
     fn skip(&mut self, chunk: &Chunk) -> io::Result<()> {
         self.at = chunk.at + chunk.bytes;
         if chunk.is_odd && self.at < self.end {
             self.input.seek(SeekFrom::Start(self.at))?;
             let mut pad = [0];
             self.input.read_exact(&mut pad)?;
-            // An identifier does not begin with a control character.
+            // An identifier does not begin with a control character, so such a byte is a pad byte.
             self.at += u64::from(pad[0] < b' ');
         }
         Ok(())
@@ -443,9 +445,9 @@ mod tests {
 
     const HALF: [u8; 4] = [0, 0x40, 0, 0xc0];
 
-    /// The expected samples are those that ffmpeg 5.1 and sox 14.4.2 read.
+    /// The expected samples are those that ffmpeg 5.1 and sox 14.4.2 decode.
     #[test]
-    fn wrong_headers_of_real_files_are_read() {
+    fn real_files_with_wrong_headers_are_read() {
         let pcm = || format(1, 1, 16, 2);
         let want = [0.5, -0.5];
         let data = || whole(b"data", &HALF);
@@ -501,7 +503,7 @@ mod tests {
 
     /// BS.2088 and Tech 3306: the length is in `ds64`. RIFX: all numbers are big-endian.
     #[test]
-    fn other_containers_are_read() {
+    fn rf64_bw64_and_rifx_are_read() {
         let sizes = [&[0; 8][..], &4_u64.to_le_bytes(), &[0; 12]].concat();
         let chunks = [
             whole(b"ds64", &sizes),
@@ -528,7 +530,7 @@ mod tests {
 
     /// The expected values follow from the definition of each coding: full scale is 1, and a sample uses the most significant bits.
     #[test]
-    fn all_codings_are_read() {
+    fn wav_files_of_all_codings_are_read() {
         let one = |tag, bits, block, body: &[u8]| {
             let chunks = [format(tag, 1, bits, block), whole(b"data", body)];
             samples(file(&chunks))
@@ -542,7 +544,8 @@ mod tests {
         assert_eq!(one(1, 32, 4, &[0, 0, 0, 0x80]), [-1.0]);
         assert_eq!(one(3, 32, 4, &0.25_f32.to_le_bytes()), [0.25]);
         assert_eq!(one(3, 64, 8, &(-3.5_f64).to_le_bytes()), [-3.5]);
-        // ITU-T G.711, tables 1a and 2a: the largest values of both laws, and the smallest of mu-law, of 8192 and 4096.
+        // ITU-T G.711, tables 1a and 2a: the largest value is 8031 of 8192 in mu-law, and 4032 of 4096 in A-law. The smallest
+        // value of mu-law is 0.
         let near = |samples: Vec<f64>, due: f64| (samples[0] - due).abs() < 1e-4;
         assert!(near(one(7, 8, 1, &[0x80]), 8_031.0 / 8_192.0));
         assert!(near(one(6, 8, 1, &[0xaa]), 4_032.0 / 4_096.0));
@@ -586,7 +589,7 @@ mod tests {
     proptest! {
         /// With any bytes, reading ends, and returns no more samples than the file has.
         #[test]
-        fn any_bytes_are_read_to_an_end(
+        fn reading_arbitrary_bytes_always_ends(
             chunks in prop::collection::vec(
                 (prop::sample::select(vec![*b"fmt ", *b"data", *b"ds64", *b"LIST"]), any::<u32>(), prop::collection::vec(any::<u8>(), 0..60)),
                 0..6,

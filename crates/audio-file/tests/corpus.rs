@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use threadbare_audio_file::fuzzing;
 
 #[test]
-fn the_corpus_replays() {
+fn no_file_of_the_corpus_breaks_an_invariant() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/audio_file");
     let mut count = 0;
     for file in std::fs::read_dir(corpus).expect("the target has a corpus") {

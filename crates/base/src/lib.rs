@@ -18,7 +18,7 @@ pub const NS_PER_S: u64 = 1_000_000_000;
 
 /// Locks a mutex, even if another thread panicked while it held the lock.
 ///
-/// Use this only for data that are consistent after each statement under the lock.
+/// Use this only for data that is consistent after each statement under the lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_whose_holder_panicked_can_be_taken() {
+    fn a_lock_can_be_acquired_after_its_holder_panicked() {
         let mutex = Mutex::new(1);
         let panicked = std::thread::scope(|scope| {
             let holder = scope.spawn(|| {

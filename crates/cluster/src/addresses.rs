@@ -1,8 +1,8 @@
 //! Adds the addresses of a service to their devices, and removes them.
 //!
 //! The kernel removes an address by itself if this process has not renewed it for two seconds. So if this process is killed or
-//! frozen, the address does not stay on this machine while another node has it. If an operator's program moves the addresses,
-//! the program must ensure this.
+//! frozen, the address does not stay on this machine while another node has it. If an operator's program adds and removes the
+//! addresses instead, that program must ensure the same.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -123,7 +123,7 @@ async fn carry_out(
             here.remove(&address);
         }
     }
-    // This fails if the receiver is gone.
+    // Sending fails if the receiver is gone.
     let _ = order.tell.send(());
 }
 
@@ -232,10 +232,10 @@ mod tests {
     use super::super::testing::run;
     use super::*;
 
-    /// A program, such as one for BGP or a cloud, is called for each order in sequence. If it fails or is missing, the task
-    /// continues.
+    /// The program, for example one for BGP or for a cloud, is called for each order, one call after another. If it fails or is
+    /// missing, the task continues.
     #[test]
-    fn a_program_moves_addresses_in_place_of_this_one() {
+    fn a_configured_program_moves_the_addresses_in_place_of_the_gateway() {
         let folder = tempfile::tempdir().expect("a folder");
         let (program, told) = (folder.path().join("move"), folder.path().join("told"));
         let script = format!("#!/bin/sh\necho \"$@\" >>{}\nexit 1\n", told.display());

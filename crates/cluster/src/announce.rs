@@ -1,5 +1,6 @@
-//! Announces to a network that an address is now at this machine. IPv4 uses gratuitous ARP (RFC 5227, section 3), and IPv6 an
-//! unsolicited neighbour advertisement (RFC 4861, section 7.2.6). Neighbours that know the address update its hardware address.
+//! Announces to a network that an address is now at this machine, with a gratuitous ARP request (IPv4; RFC 5227, section 3) or an
+//! unsolicited neighbour advertisement (IPv6; RFC 4861, section 7.2.6). Neighbours that know the address update the hardware
+//! address that they have stored for it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,8 +9,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
 
-/// Sends announcements. It opens its socket at first use, and does not close it: closing such a socket waits 8 to 30 ms for all
-/// processors, which must not happen while calls wait for their address.
+/// Sends announcements. It opens its socket at first use, and does not close it: the kernel takes 8 to 30 ms to close such a
+/// socket, because it waits for all processors. Calls that wait for their address must not wait for this.
 #[derive(Debug, Default)]
 pub(super) struct Announcer(Option<OwnedFd>);
 
@@ -17,7 +18,7 @@ impl Announcer {
     /// Sends one announcement.
     ///
     /// # Errors
-    /// The device does not exist, or permission is missing.
+    /// Fails if the device does not exist, or if permission is missing.
     pub(super) fn announce(&mut self, address: IpAddr, device: &str) -> io::Result<()> {
         let link = link_of(device)?;
         let Some(mac) = link.addr() else {
@@ -52,7 +53,8 @@ fn link_of(device: &str) -> io::Result<LinkAddr> {
     let of_it = all.filter(|one| one.interface_name == device);
     let mut links = of_it.filter_map(|one| one.address?.as_link_addr().copied());
     let found = links.next();
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such device"))
+    found
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the network device does not exist"))
 }
 
 /// Returns an ARP request for the address itself, to all hosts, in the layout of RFC 826.

@@ -1,5 +1,5 @@
 //! Encrypted messages between two nodes that have the cluster's key. They use Noise (revision 34) with the pattern `NNpsk0`.
-//! Before the handshake, the accepting node sends its name.
+//! Before the handshake, the node that accepts the connection sends its name.
 //!
 //! ```text
 //!  frame:           length of the rest, 2 bytes | ciphertext
@@ -47,10 +47,10 @@ pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Does the handshake of the connecting side. `name`: the name that the other side has sent.
+/// Performs the handshake of the connecting side. `name`: the name that the other side has sent.
 ///
 /// # Errors
-/// The other side has no key or another one, or the connection fails.
+/// Fails if the other side has no key or a different key, or if the connection fails.
 pub(super) async fn connect(
     mut connection: TcpStream,
     key: &ClusterKey,
@@ -62,10 +62,10 @@ pub(super) async fn connect(
     split(connection, shake)
 }
 
-/// Does the handshake of the accepting side. `name`: the name that this side has sent.
+/// Performs the handshake of the accepting side. `name`: the name that this side has sent.
 ///
 /// # Errors
-/// The other side has another key, sends other data, or sends nothing in time. Or the connection fails or ends.
+/// Fails if the other side has a different key, sends other data, or sends nothing in time, or if the connection fails or ends.
 pub(super) async fn accept(
     mut connection: TcpStream,
     key: &ClusterKey,
@@ -144,7 +144,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
     /// Reads the next message.
     ///
     /// # Errors
-    /// The connection has ended, the data is not from the other node, or the message is too long.
+    /// Fails if the connection has ended, if the data is not from the other node, or if the message is too long.
     pub(super) async fn next(&mut self) -> io::Result<Message> {
         let mut message: Option<Message> = None;
         loop {
@@ -156,7 +156,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
             self.number += 1;
             let (head, bytes) = self.plain[..len]
                 .split_at_checked(HEAD_BYTES)
-                .ok_or_else(|| odd("a frame without a head"))?;
+                .ok_or_else(|| odd("a frame has no head"))?;
             let (id, is_last) = head.split_at(HEAD_BYTES - 1);
             let id = id.try_into().map_or(0, u64::from_be_bytes);
             let message = message.get_or_insert(Message {
@@ -164,7 +164,9 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
                 bytes: Vec::new(),
             });
             if message.id != id || message.bytes.len() + bytes.len() > MESSAGE_BYTES_MAX {
-                return Err(odd("a message is too long, or two are mixed"));
+                return Err(odd(
+                    "a message is too long, or the frames of two messages are mixed",
+                ));
             }
             message.bytes.extend_from_slice(bytes);
             if is_last == [1] {
@@ -179,7 +181,7 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
     /// Sends a message.
     ///
     /// # Errors
-    /// The message is too long, the connection has ended, or the other side does not read.
+    /// Fails if the message is too long, if the connection has ended, or if the other side does not read.
     pub(super) async fn send(&mut self, message: &Message) -> io::Result<()> {
         if message.bytes.len() > MESSAGE_BYTES_MAX {
             return Err(odd("a message is too long"));
@@ -226,7 +228,8 @@ const HEAD_BYTES: usize = 9;
 const CHUNK_BYTES: usize = FRAME_BYTES_MAX - TAG_BYTES - HEAD_BYTES;
 /// Maximum size of a message: the largest HTTP body, and some overhead.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Time limit from the connection to the proof of the key. A stranger cannot occupy a place for longer.
+/// Time limit from the start of the connection until the other side has proven that it has the key. A stranger cannot hold a
+/// connection open for longer.
 const SHAKE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Time limit from the first byte of a frame to its last.
 const FRAME_TIME_MAX: Duration = Duration::from_secs(2);
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_all_lengths_arrive_in_order_both_ways() {
+    fn messages_of_all_lengths_arrive_in_order_in_both_directions() {
         run(async {
             let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = pair().await;
             let lens = [

@@ -41,7 +41,7 @@ impl Declared {
             .or_insert_with(|| Some(declaration.clone()));
     }
 
-    /// Returns the next write. Skips declarations that equal the `known` state. `None`: nothing is due, or a write is in
+    /// Returns the next write. Skips declarations that `known` already contains. `None`: nothing is due, or a write is in
     /// progress.
     pub(super) fn next<'a>(
         &mut self,

@@ -44,7 +44,7 @@ use threadbare_streams::order::{Answer, Carried, Order};
 pub(super) struct Driver {
     member: Member,
     store: Store,
-    /// Orders for the main thread. Each also needs an event.
+    /// Orders for the main thread. For each order, an event must be sent, too.
     orders: Sender<Order>,
     events: Sender<Event>,
     replies: UnboundedSender<Replied>,
@@ -102,16 +102,16 @@ enum Replied {
     Found(Errand, Option<Option<Entry>>),
     /// A request to be sent again, because the node does not own the call, or did not answer.
     Again(Errand),
-    /// The keys of all calls.
+    /// The keys of all calls, with their values.
     Calls(Vec<Entry>),
     /// The saved states of a service's calls; `None`: unknown.
     States(StreamName, Epoch, Option<Vec<Entry>>),
     /// The saved states of a service's calls must be read again.
     ReadAgain(StreamName, Epoch),
-    /// The calls of a service are here.
+    /// The calls of a service have arrived at this node.
     Arrived(StreamName, Epoch),
-    /// The saved states of the calls of a service that may come here; `None`: unknown. Also the number of tries so far, while
-    /// the call service is not open yet.
+    /// The saved states of the calls of a service that this node prepares for; `None`: unknown. The number counts the tries so
+    /// far while the call service is not open yet.
     Foreseen(StreamName, Option<Vec<Entry>>, u32),
     /// A service is prepared.
     Prepared(StreamName),
@@ -123,7 +123,7 @@ enum Replied {
     Ready(StreamName, Epoch),
     /// It is time to check whether all handed-over calls of a service have arrived.
     Awaited(StreamName, Epoch),
-    /// Late packets of a service that must be sent to the next node, with a channel that gets the receiver of the reply.
+    /// Late packets of a service, which must be sent to the next node. The channel gets the receiver of the next node's reply.
     LatePackets(
         StreamName,
         Vec<(u64, LatePacket)>,
@@ -221,7 +221,10 @@ impl Driver {
             Input::Status(tell) => drop(tell.send(self.status())),
             Input::Move { stream, node, tell } => self.move_to(stream, node, tell),
             Input::Drain(is_on, tell) => {
-                tracing::info!(is_on, "changing the drain state of the node");
+                tracing::info!(
+                    is_on,
+                    "a request starts (is_on) or ends the drain of this node"
+                );
                 self.member.set_draining(now_ns, is_on);
                 let _ = tell.send(());
             }
@@ -327,7 +330,7 @@ impl Driver {
         };
         let life = self.member.nodes().find_map(of_it);
         if let Some(life) = life {
-            tracing::warn!(node = %life.node, "the process of a node has ended");
+            tracing::warn!(node = %life.node, "the process of another node has ended");
             self.member.handle_ended(clock_now_ns(), &life);
         }
     }
@@ -367,8 +370,8 @@ impl Driver {
         }
     }
 
-    /// Keeps the fence open as long as the lease is valid. Each lease has a new fence: streams from before the end of a lease
-    /// must not be sent under the next lease, even if they are not stopped yet.
+    /// Keeps the fence open while the lease is valid. Each lease has a new fence. So a stream that was started under an earlier
+    /// lease, and is not stopped yet, cannot send under the next lease.
     fn keep_fence(&mut self, now_ns: u64) {
         let is_live = self.member.is_live(now_ns);
         if is_live {
@@ -378,8 +381,10 @@ impl Driver {
             self.fence = Fence::new(0);
         }
         match (self.is_live, is_live) {
-            (false, true) => tracing::info!("the node is in its cluster"),
-            (true, false) => tracing::warn!("etcd did not confirm in time: streams have stopped"),
+            (false, true) => tracing::info!("this node has joined its cluster"),
+            (true, false) => tracing::warn!(
+                "etcd did not confirm the lease in time, so the streams of this node have stopped"
+            ),
             _ => {}
         }
         self.is_live = is_live;
@@ -439,7 +444,7 @@ impl Driver {
     }
 
     fn order(&self, order: Order) {
-        // This fails if the main thread has ended; then all streams have ended, too.
+        // This fails if the main thread has ended. In that case, all streams have ended, too.
         let _ = self.orders.send(order);
         let _ = self.events.send(Event::Ordered);
     }
@@ -467,7 +472,7 @@ impl Driver {
         let read = StreamSpec::from_toml(&stream.0, text);
         let refused = read.as_ref().err();
         if let Some(error) = refused {
-            tracing::error!(%stream, error, "cannot read the declaration: the stream is not carried");
+            tracing::error!(%stream, error, "cannot read the declaration of a stream: this node does not carry the stream");
         }
         read.ok()
     }
@@ -561,7 +566,7 @@ impl Driver {
         });
     }
 
-    /// Notifies the caller when nothing is left here that another node could take.
+    /// Notifies the caller of [`Input::Leave`] when nothing is left here that another node could take.
     fn leave(&mut self) {
         let own = self.member.life().node;
         let takes = |(name, node): (&_, &NodeRecord)| *name != own && !node.draining;
@@ -624,7 +629,7 @@ impl Driver {
     }
 }
 
-/// Converts a time of CLOCK_MONOTONIC. A time in the far future means that nothing is due.
+/// Converts a time of CLOCK_MONOTONIC in ns. A time in the far future means that nothing is due.
 fn at(due_ns: u64) -> Instant {
     let wait_ns = due_ns.saturating_sub(clock_now_ns());
     Instant::now() + Duration::from_nanos(wait_ns).min(IDLE)

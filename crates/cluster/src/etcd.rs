@@ -1,8 +1,8 @@
 //! The etcd client: transactions, and a watch for changes.
 //!
-//! The client uses one member at a time. If that fails, or does not answer in time, the client switches to the next one. It
-//! does not wait for a slow member, because a frozen or isolated one looks the same, and a lease would end. Repeating a
-//! transaction does no harm, because each transaction compares revisions.
+//! The client uses one etcd member at a time. If that member fails, or does not answer in time, the client switches to the next
+//! one. It does not wait for a slow member, because it cannot distinguish a slow member from a frozen or isolated one, and this
+//! node's lease could end. Repeating a transaction does no harm, because each transaction compares revisions.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -58,7 +58,7 @@ impl Store {
     /// Reads the files, without connecting yet.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// Fails if a file cannot be read.
     pub(super) fn new(spec: &ClusterSpec) -> miette::Result<Store> {
         let read = |key: &str, path: &std::path::Path| {
             std::fs::read_to_string(path)
@@ -84,7 +84,7 @@ impl Store {
                 .with_auto_token_refresh(true);
         }
         if spec.endpoints.iter().any(|url| url.starts_with("https://")) {
-            // Choose a provider, because a build may have two, and no default. This fails if one is installed already.
+            // A build may contain two providers and have no default, so choose one. This fails if one is installed already.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let mut tls = TlsOptions::new().with_enabled_roots();
             if let Some(ca) = &spec.ca {
@@ -134,7 +134,7 @@ impl Store {
                 }
                 Ok(Err(error)) => self.leave(at, &error),
                 Err(_) => {
-                    self.leave(at, "it does not answer in time");
+                    self.leave(at, "the member of etcd does not answer in time");
                     return None;
                 }
             }
@@ -178,7 +178,7 @@ impl Store {
                     return Some(answer.kvs().first().and_then(entry_of));
                 }
                 Ok(Err(error)) => self.leave(at, &error),
-                Err(_) => self.leave(at, "it does not answer in time"),
+                Err(_) => self.leave(at, "the member of etcd does not answer in time"),
             }
         }
         None
@@ -204,7 +204,7 @@ impl Store {
         }
     }
 
-    /// Sends all changes to `seen`, until the receiver is dropped.
+    /// Sends all changes of the store to `seen`, until its receiver is dropped.
     pub(super) async fn watch(self, seen: Sender<Seen>) {
         let mut revision = None;
         loop {
@@ -226,7 +226,7 @@ impl Store {
     ) -> Result<(), Option<String>> {
         let tell = async |what| seen.send(what).await.map_err(|_| None);
         let failed = |error: etcd_client::Error| Some(error.to_string());
-        let late = |_| Some("it does not answer in time".to_owned());
+        let late = |_| Some("the member of etcd does not answer in time".to_owned());
         let mut client = self.client(at).await.map_err(Some)?;
         let from = match *revision {
             Some(from) => from,
@@ -247,10 +247,11 @@ impl Store {
             .map_err(late)?
             .map_err(failed)?;
         loop {
-            // This node's own renewals are among the changes, so a silent watch has failed.
+            // The watch also delivers this node's own renewals, so a silent watch has failed.
             let message = timeout(WATCH_SILENT_MAX, watch.message()).await;
             let message = message.map_err(late)?.map_err(failed)?;
-            let message = message.ok_or_else(|| Some("it ended the watch".to_owned()))?;
+            let message =
+                message.ok_or_else(|| Some("the member of etcd ended the watch".to_owned()))?;
             if message.canceled() {
                 let is_compacted = message.compact_revision() > 0;
                 if is_compacted {
@@ -283,7 +284,7 @@ impl Store {
         let options = Some(self.0.options.clone());
         let connected = Client::connect([member.url.as_str()], options);
         let client = timeout(CONNECT_TIME_MAX, connected).await;
-        let client = client.map_err(|_| "no connection in time".to_owned())?;
+        let client = client.map_err(|_| "the connection was not established in time".to_owned())?;
         let client = client.map_err(|error| error.to_string())?;
         *lock(&member.client) = Some(client.clone());
         Ok(client)
@@ -306,7 +307,7 @@ impl Store {
     fn leave(&self, at: usize, reason: &str) {
         self.0.failures.fetch_add(1, Relaxed);
         let next = (at + 1) % self.0.members.len();
-        // If this differs, another request has already switched. All requests run on one thread.
+        // If this node already uses another member, another request has switched. All requests run on one thread.
         if self.current() == at {
             self.0.current.store(next, Relaxed);
         }
@@ -367,7 +368,7 @@ fn changes_of(events: &[etcd_client::Event]) -> Vec<(Key, Option<Entry>, Revisio
 fn entry_of(kv: &KeyValue) -> Option<Entry> {
     let key = Key::of_path(kv.key())?;
     let value = key.read(kv.value()).or_else(|error| {
-        tracing::warn!(%error, "cannot read a key");
+        tracing::warn!(%error, "cannot read a key in etcd");
         nothing_of(&key).ok_or(())
     });
     Some(Entry {

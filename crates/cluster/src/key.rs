@@ -19,7 +19,7 @@ impl ClusterKey {
     /// Reads the key from a file with a line of hexadecimal digits.
     ///
     /// # Errors
-    /// The file cannot be read, or contains no key.
+    /// Fails if the file cannot be read, or contains no key.
     pub(super) fn read(path: &Path) -> miette::Result<ClusterKey> {
         let name = || format!("[cluster] key-file = {}", path.display());
         let text = std::fs::read_to_string(path)

@@ -6,8 +6,9 @@
 //! connection, or another process of the same boot answers, the previous process has ended. Any other result, such as no answer
 //! or no route, proves nothing.
 //!
-//! The kernel closes the connections of a process when its last thread has ended. So when a connection ends, the process no
-//! longer sends media. If only one thread fails, the listening socket stays open, because it belongs to the process.
+//! The kernel closes the connections of a process when its last thread has ended. So when a connection ends because the process
+//! has ended, that process no longer sends media. If only one thread fails, the listening socket stays open, because it belongs
+//! to the whole process.
 
 use std::collections::HashMap;
 use std::io;
@@ -64,7 +65,7 @@ impl LinkListener {
         let listener = match TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::error!(%error, "[cluster] listen: other nodes cannot connect");
+                tracing::error!(%error, "cannot listen at the address in [cluster] listen: other nodes cannot connect");
                 return;
             }
         };
@@ -129,7 +130,7 @@ struct Watch {
 }
 
 impl Links {
-    /// Creates the list, without connections. `key`: the key that is proven to the other nodes.
+    /// Creates the list, without connections. `key`: the key that this node proves to the other nodes.
     pub(super) fn new(key: Option<ClusterKey>) -> Links {
         let (ends, told) = unbounded_channel();
         Links {
@@ -192,7 +193,7 @@ enum Answer {
     Another(u128),
     /// The machine at the address refuses the connection.
     Refused,
-    /// No conclusive answer.
+    /// The answer, or its absence, proves nothing.
     Nothing,
 }
 
@@ -206,7 +207,7 @@ async fn until_process_ends(link: &Link, mut key: Option<&ClusterKey>, is_connec
                 machine = Some(boot_of(&name));
                 is_connected.store(true, Relaxed);
                 keep_alive(&connection);
-                // If the handshake failed, the node has no key, and ends each connection at the first byte.
+                // If the handshake failed, the node has no key. Such a node ends each connection at the first byte.
                 let has_shaken = stay(connection, key, &name).await;
                 key = key.filter(|_| has_shaken);
                 is_connected.store(false, Relaxed);
@@ -215,7 +216,7 @@ async fn until_process_ends(link: &Link, mut key: Option<&ClusterKey>, is_connec
                 }
             }
             Answer::Refused if machine.is_some() => return,
-            // If the boot differs, another machine has the address now, which proves nothing.
+            // If the boot differs, the address now belongs to another machine, which proves nothing.
             Answer::Another(boot) if machine == Some(boot) => return,
             Answer::Another(_) | Answer::Refused | Answer::Nothing => {}
         }
@@ -334,7 +335,7 @@ mod tests {
 
     /// The process was restarted on the same port.
     #[test]
-    fn another_process_at_the_address_shows_the_end() {
+    fn another_process_at_the_address_means_that_the_first_has_ended() {
         run(async {
             let (address, process) = process(name_of(LINK)).await;
             let is_connected = AtomicBool::new(false);
@@ -354,7 +355,7 @@ mod tests {
 
     /// A silent process does not count as ended if there was never a connection to it, or if another machine has its address.
     #[test]
-    fn silent_connection_is_not_an_end() {
+    fn a_silent_connection_does_not_mean_that_the_process_has_ended() {
         run(async {
             let is_connected = AtomicBool::new(false);
             let waits = |link: Link| {
@@ -426,7 +427,7 @@ mod tests {
             }
             for stranger in &mut strangers {
                 let mut all = Vec::new();
-                // Each gets the name, and then the end, because of the limit or the time limit.
+                // Each connection gets the name. Then it is closed, because of the limit for a host or the time limit.
                 let read = timeout(Duration::from_secs(30), stranger.read_to_end(&mut all));
                 read.await.expect("closed").expect("read");
             }

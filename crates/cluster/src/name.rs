@@ -22,7 +22,7 @@ pub(super) fn name_of(process: u64) -> [u8; NAME_BYTES] {
 /// Reads the other side's name, if it comes soon.
 ///
 /// # Errors
-/// The name does not come in time, or the connection fails.
+/// Fails if the name does not come in time, or if the connection fails.
 pub(super) async fn read_name(connection: &mut TcpStream) -> io::Result<[u8; NAME_BYTES]> {
     let mut name = [0; NAME_BYTES];
     let read = timeout(NAME_TIME_MAX, connection.read_exact(&mut name)).await;
@@ -30,12 +30,12 @@ pub(super) async fn read_name(connection: &mut TcpStream) -> io::Result<[u8; NAM
     Ok(name)
 }
 
-/// Whether a name is that of the process `process`.
+/// Whether a name is that of a process.
 pub(super) fn is_process(name: &[u8; NAME_BYTES], process: u64) -> bool {
     halves_of(name)[0] == u128::from(process)
 }
 
-/// Returns the boot of the machine in a name.
+/// Returns the boot of the machine that a name contains.
 pub(super) fn boot_of(name: &[u8; NAME_BYTES]) -> u128 {
     halves_of(name)[1]
 }

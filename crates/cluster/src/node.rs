@@ -32,7 +32,8 @@ impl Cluster {
     /// Does not wait for etcd.
     ///
     /// # Errors
-    /// A file cannot be read, the address to listen on is in use or not that of this machine, or threads run out.
+    /// Fails if a file cannot be read, if the address to listen on is in use or is not an address of this machine, or if threads
+    /// run out.
     pub fn start(
         spec: &ClusterSpec,
         streams: &[StreamSpec],

@@ -1,4 +1,4 @@
-//! Replaces the cluster in a program that was built without the feature.
+//! Replaces the cluster in a program that was built without the feature `etcd`.
 
 use miette::miette;
 
@@ -14,14 +14,14 @@ impl Cluster {
     /// Refuses to start.
     ///
     /// # Errors
-    /// Always.
+    /// Always fails.
     pub fn start(
         _spec: &ClusterSpec,
         _streams: &[StreamSpec],
         _gateway: &mut Gateway,
     ) -> miette::Result<Cluster> {
         Err(miette!(
-            "this program was built without its feature `cluster`"
+            "this program was built without the cargo feature `cluster`"
         ))
     }
 

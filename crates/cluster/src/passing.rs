@@ -82,11 +82,12 @@ pub enum Back {
     Piece(Piece),
     /// Another node owns the call, or is about to own it.
     Moved,
-    /// A message that is not a request was received.
+    /// The other node has received a message that is not a request.
     Kept,
-    /// Late packets were received, and all calls of the service have arrived. The previous node should get no more packets.
+    /// The next node has received late packets, and all calls of the service have arrived there. So the previous node can remove
+    /// the service's addresses.
     Arrived,
-    /// The node accepts no requests of other nodes, or cannot read this one.
+    /// The node accepts no requests from other nodes, or cannot read this request.
     Unable(String),
 }
 
@@ -204,9 +205,9 @@ pub enum Claimed {
         /// Name of that node.
         by: String,
     },
-    /// etcd does not answer, and this node continues alone.
+    /// etcd does not answer, and the configuration allows new calls in this case.
     Alone,
-    /// etcd does not answer, and the configuration forbids new calls then.
+    /// etcd does not answer, and the configuration forbids new calls in this case.
     Refused,
 }
 

@@ -44,8 +44,8 @@ impl Peers {
         Peers { key, to }
     }
 
-    /// Sends a request to the process of a link. If the connection fails, so does the receiver; the request may have been
-    /// carried out.
+    /// Sends a request to the process of a link. If the connection fails, so does the receiver. The other process may have
+    /// carried out the request even then.
     pub(super) fn ask(&mut self, link: &Link, passed: &Passed) -> oneshot::Receiver<Vec<u8>> {
         self.ask_for(link, None, passed)
     }
@@ -109,7 +109,7 @@ async fn connect(link: &Link, key: &ClusterKey) -> io::Result<(Receiver, Sender)
     SockRef::from(&connection).set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIME_MAX))?;
     let name = read_name(&mut connection).await?;
     if !is_process(&name, link.process) {
-        return Err(io::Error::other("another process has the address"));
+        return Err(io::Error::other("another process answers at the address"));
     }
     channel::connect(connection, key, &name).await
 }
@@ -168,7 +168,7 @@ impl Host {
 
     /// Sets the call service, which owns this node's calls.
     pub(super) fn open(&self, call_service: Arc<dyn CallService>) {
-        // There is only one for the life of the process, so a second call does nothing.
+        // A process has only one call service, so a second call does nothing.
         let _ = self.call_service.set(call_service);
     }
 
@@ -225,7 +225,9 @@ impl Host {
 
     async fn answer(&self, bytes: &[u8]) -> Back {
         let Ok((call, passed)) = postcard::from_bytes::<(Option<CallName>, Passed)>(bytes) else {
-            return Back::Unable("it cannot read the request: another version".to_owned());
+            return Back::Unable(
+                "the node cannot read the request, because it runs another version".to_owned(),
+            );
         };
         match (passed, self.call_service.get()) {
             (Passed::Copies(copies), _) => {
@@ -250,7 +252,7 @@ impl Host {
                 Back::Kept
             }
             (passed, Some(call_service)) => call_service.answer(call, passed).await,
-            (_, None) => Back::Unable("it takes no calls".to_owned()),
+            (_, None) => Back::Unable("the node accepts no calls".to_owned()),
         }
     }
 }

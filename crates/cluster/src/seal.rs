@@ -1,6 +1,6 @@
 //! Encrypts the states of calls for etcd, because they contain SRTP keys. The cipher is XChaCha20-Poly1305
-//! (draft-irtf-cfrg-xchacha-03), with a key that is derived from the cluster's key. Nonces are random; 24 bytes are enough for
-//! that. A state is bound to its call, so that an attacker who can write to etcd cannot swap the states of calls.
+//! (draft-irtf-cfrg-xchacha-03), with a key that is derived from the cluster's key. Nonces are random; with 24 bytes, they do not
+//! repeat. A state is bound to its call, so that an attacker who can write to etcd cannot swap the states of calls.
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -37,7 +37,7 @@ impl Seal {
             msg: state,
             aad: place.as_bytes(),
         };
-        // This fails only for 256 GB.
+        // This fails only for a state of 256 GB.
         let sealed = self.0.encrypt(XNonce::from_slice(&nonce), payload);
         [&[VERSION][..], &nonce, &sealed.unwrap_or_default()].concat()
     }

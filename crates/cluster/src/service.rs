@@ -1,5 +1,5 @@
-//! A service: a set of addresses of a node's calls, and the calls that use them. One node carries a service at a time: its own
-//! node, as long as that node lives.
+//! A service: the addresses at which a node receives calls, and the calls that use them. One node carries a service at a time:
+//! the node to which it belongs, as long as that node lives.
 //!
 //! ```text
 //!  driver: Start --> addresses.rs: adds the addresses to their devices, announces them

@@ -49,7 +49,7 @@ impl Shadows {
         known.shadow
     }
 
-    /// Drops copies that were not updated for a long time.
+    /// Drops copies that were not updated for [`KEPT_NS`].
     pub(super) fn forget_old(&mut self, now_ns: u64) {
         let is_old = |known: &ProcessCopies| now_ns.saturating_sub(known.heard_ns) > KEPT_NS;
         let old = self.of.iter().filter(|(_, known)| is_old(known));
@@ -68,7 +68,7 @@ fn size(copy: &StreamCopy) -> usize {
 const BYTES_MAX: usize = 64 << 20;
 /// Bytes that are counted for each copy in addition to the state.
 const COPY_BYTES: usize = 64;
-/// Time for which copies without updates are kept. By then, the calls have continued somewhere, or have ended.
+/// Time for which copies without updates are kept. After this time, the calls have continued at some node, or have ended.
 const KEPT_NS: u64 = Duration::from_secs(120).as_nanos() as u64;
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_copy_of_each_stream_is_kept_until_it_ends() {
+    fn the_latest_copy_of_each_stream_is_stored_until_the_stream_ends() {
         let mut shadows = Shadows::default();
         shadows.put(1, copies(7, false, &[(1, Some(10)), (2, Some(10))]));
         shadows.put(2, copies(7, false, &[(1, Some(20)), (2, None)]));

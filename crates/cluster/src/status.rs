@@ -60,9 +60,10 @@ pub enum Input {
     Copies(Vec<(u64, Option<Opaque>)>),
     /// States that another process has copied to this one.
     Copied(Copies),
-    /// Late packets for streams that another node has given up. The reply: whether that node should get no more packets.
+    /// Late packets for streams that another node has given up. The reply is whether all calls have arrived here, so that the
+    /// other node can remove the service's addresses.
     LatePackets(LatePackets, oneshot::Sender<bool>),
-    /// A stream has stopped at another node, at this position.
+    /// A stream has stopped at another node. The bytes are its position.
     Released(Release, Vec<u8>),
     /// Calls that another node has given up.
     Handed(Handed),
@@ -70,7 +71,7 @@ pub enum Input {
     End,
 }
 
-/// A node's room for more calls.
+/// A node's room for more calls, in percent of its limit.
 #[derive(Debug, Default)]
 pub struct Room(AtomicU64);
 
@@ -186,7 +187,7 @@ pub enum NotMoved {
     #[error("the cluster has no node {0:?}")]
     Node(String),
     /// The node accepts no calls, so it cannot carry a service.
-    #[error("node {0:?} takes no calls")]
+    #[error("node {0:?} accepts no calls")]
     Calls(String),
     /// The declaration of the stream has changed in the meantime.
     #[error("stream {0:?} was redeclared during this request; repeat the request")]
@@ -194,12 +195,12 @@ pub enum NotMoved {
     /// The declaration cannot be written to etcd.
     #[error("etcd does not answer")]
     Store,
-    /// The thread does not answer.
+    /// The cluster's thread does not answer.
     #[error(transparent)]
     NotAnswered(#[from] NotAnswered),
 }
 
-/// The thread has ended.
+/// The cluster's thread has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the cluster's thread has ended")]
 pub struct NotAnswered;
@@ -316,8 +317,8 @@ impl ClusterView {
         self.tell(Input::Release(call));
     }
 
-    /// Sends an input to the thread. The queue is bounded by the number of HTTP connections, plus a few inputs of the main
-    /// thread.
+    /// Sends an input to the thread. The queue cannot grow without limit: each HTTP connection has at most one request in it, and
+    /// the main thread a few.
     pub fn tell(&self, input: Input) {
         // If the thread has ended, the receiver of the reply fails.
         let _ = self.inputs.send(input);
@@ -326,7 +327,7 @@ impl ClusterView {
     /// Requests the state of the cluster.
     ///
     /// # Errors
-    /// The thread has ended.
+    /// Fails if the thread has ended.
     pub async fn status(&self) -> Result<Status, NotAnswered> {
         let (tell, told) = oneshot::channel();
         self.tell(Input::Status(tell));
@@ -336,7 +337,7 @@ impl ClusterView {
     /// Moves a stream to a node. `None`: the cluster chooses the node.
     ///
     /// # Errors
-    /// The stream or node does not exist, or etcd does not answer.
+    /// Fails if the stream or node does not exist, or if etcd does not answer.
     pub async fn move_to(&self, stream: &str, node: Option<&str>) -> Result<(), NotMoved> {
         let (tell, told) = oneshot::channel();
         self.tell(Input::Move {
@@ -350,7 +351,7 @@ impl ClusterView {
     /// Starts or ends a drain, in which this node hands over its streams and accepts none.
     ///
     /// # Errors
-    /// The thread has ended.
+    /// Fails if the thread has ended.
     pub async fn drain(&self, is_on: bool) -> Result<(), NotAnswered> {
         let (tell, told) = oneshot::channel();
         self.tell(Input::Drain(is_on, tell));

@@ -1,7 +1,7 @@
 //! Comfort noise (RFC 3389): analysis of background noise, its payload, and generation of noise from it.
 //!
-//! A payload has a level and optionally reflection coefficients k of an all-pole filter. They are those of the Levinson recursion
-//! with 1/A(z), A(z) = 1 + a1/z + ..., so that k1 = -r1/r0. They describe the audio at the payload type's clock rate.
+//! A payload contains a level and, optionally, reflection coefficients k of an all-pole filter. They are those of the Levinson
+//! recursion with 1/A(z), A(z) = 1 + a1/z + ..., so that k1 = -r1/r0. They describe the audio at the payload type's clock rate.
 
 use thiserror::Error;
 
@@ -21,7 +21,7 @@ pub struct ComfortNoise {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ComfortError {
     /// The payload has no level.
-    #[error("empty payload")]
+    #[error("the payload is empty")]
     Empty,
 }
 
@@ -46,7 +46,7 @@ impl ComfortNoise {
         // "With the most significant bit unused and always set to 0".
         let mut noise = ComfortNoise::white(level & LEVEL_MAX);
         for (to, from) in noise.reflections.iter_mut().zip(coefficients) {
-            // 255 would mean an unbounded filter; the format has 0 to 254.
+            // 255 would mean an unbounded filter; the format allows only 0 to 254.
             *to = STEP * (f64::from((*from).min(INDEX_MAX)) - INDEX_ZERO);
         }
         noise.order = coefficients.len().min(ORDER_MAX);
@@ -62,13 +62,13 @@ impl ComfortNoise {
         }));
     }
 
-    /// Level in dB below overload, 0 to 127.
+    /// Returns the level in dB below overload, 0 to 127.
     #[must_use]
     pub fn level(&self) -> u8 {
         self.level
     }
 
-    /// Reflection coefficients, each between -1 and 1; empty for white noise.
+    /// Returns the reflection coefficients, each between -1 and 1. White noise has none.
     #[must_use]
     pub fn reflections(&self) -> &[f64] {
         &self.reflections[..self.order]
@@ -88,16 +88,16 @@ pub struct ComfortGenerator {
     random: SplitMix,
     noise: ComfortNoise,
     kept: [f64; ORDER_MAX],
-    /// Present level, and the level that it moves to.
+    /// The present level, and the level towards which it moves.
     level: f64,
     level_wanted: f64,
-    /// State of the filter: a normalised lattice. Each stage turns a pair of values, so it neither adds nor removes energy. All
-    /// values have level 1 with any coefficients, even while those change.
+    /// State of the filter, a normalised lattice. Each stage rotates a pair of values, so it neither adds nor removes energy. All
+    /// values have level 1, whatever the coefficients are, and even while they change.
     backward: [f64; ORDER_MAX + 1],
 }
 
 impl ComfortGenerator {
-    /// Creates a generator; the seed determines the noise.
+    /// Creates a generator. `seed` determines the noise.
     #[must_use]
     pub fn new(noise: ComfortNoise, seed: u64) -> ComfortGenerator {
         ComfortGenerator {
@@ -117,7 +117,7 @@ impl ComfortGenerator {
         self.level_wanted = linear(noise.level);
     }
 
-    /// Appends `frames`.
+    /// Appends `frames` of noise.
     pub fn generate(&mut self, frames: usize, out: &mut Vec<f32>) {
         for _ in 0..frames {
             self.level += (self.level_wanted - self.level) * LEVEL_STEP;
@@ -138,27 +138,27 @@ fn linear(level: u8) -> f64 {
     10_f64.powf(-f64::from(level) / 20.0)
 }
 
-/// Cosines of the angles whose sines are the reflection coefficients.
+/// Returns the cosines of the angles whose sines are the reflection coefficients.
 fn kept(noise: &ComfortNoise) -> [f64; ORDER_MAX] {
     noise.reflections.map(|k| (1.0 - k * k).sqrt())
 }
 
-/// A random number of a nearly Gaussian distribution with level 1: the sum of three uniform ones from -1 to 1.
+/// Returns a random number of a nearly Gaussian distribution with level 1: the sum of three uniform numbers from -1 to 1.
 fn unit_noise(random: &mut SplitMix) -> f64 {
     let bits = random.next_u64();
     let part = |shift: u32| ((bits >> shift) & 0x1f_ffff) as f64 / f64::from(1 << 20) - 1.0;
     part(0) + part(21) + part(42)
 }
 
-/// Describes noise, which should be the background without speech.
+/// Describes noise. Its input should be the background noise without speech.
 #[derive(Debug, Clone)]
 pub struct ComfortAnalyser {
     order: usize,
     /// The last samples, newest first.
     past: [f64; ORDER_MAX + 1],
-    /// Sums of products of samples `n` apart; older products fade.
+    /// Sums of products of samples that are `n` apart. Older products fade.
     products: [f64; ORDER_MAX + 1],
-    /// The sum of their weights.
+    /// The sum of the weights of these products.
     weight: f64,
     fading: f64,
 }
@@ -176,7 +176,7 @@ impl ComfortAnalyser {
         }
     }
 
-    /// Adds more of the noise, mono.
+    /// Adds more of the noise, as mono samples.
     pub fn feed(&mut self, audio: &[f32]) {
         for sample in audio {
             let sample = f64::from(*sample);
@@ -237,7 +237,7 @@ impl ComfortAnalyser {
 /// Maximum number of coefficients. ITU-T G.711, appendix II, has 10.
 const ORDER_MAX: usize = 16;
 
-/// Maximum level, a field of 7 bits.
+/// Maximum level: the field has 7 bits.
 const LEVEL_MAX: u8 = 0x7f;
 
 /// Section 3.2: k = 258 (N - 127) / 32768, for N from 0 to 254.
@@ -245,14 +245,14 @@ const STEP: f64 = 258.0 / 32_768.0;
 const INDEX_ZERO: f64 = 127.0;
 const INDEX_MAX: u8 = 254;
 
-/// The greatest coefficient that a payload can have.
+/// The greatest coefficient that a payload can contain.
 const REFLECTION_MAX: f64 = STEP * INDEX_ZERO;
 
-/// Part of the way to the new level in each sample: a time constant of 64 ms at 8 kHz.
+/// Part of the distance to the new level by which the level moves at each sample: a time constant of 64 ms at 8 kHz.
 const LEVEL_STEP: f64 = 1.0 / 512.0;
 
 /// The analyser's time constant.
 const MEMORY_S: f64 = 0.25;
 
-/// Factor that adds white noise 40 dB below the noise.
+/// Factor that adds white noise at 40 dB below the noise.
 const WHITENING: f64 = 1.0001;

@@ -2,13 +2,13 @@
 //!
 //! The idea is that of ITU-T G.711, Appendix I; the implementation differs. The period is the lag at which the last 20 ms best
 //! match the audio before them. The period repeats at full level for 10 ms, then fades to silence at 60 ms; a longer repetition
-//! would sound like a tone. There is zero delay, because no good audio is held back for an overlap. Instead, the step at the seam
-//! is measured and fades.
+//! would sound like a tone. There is no delay, because no good audio is held back for an overlap. Instead, the step at the seam
+//! is measured, and a correction of that size fades out.
 
 use thiserror::Error;
 
-/// Fills gaps in a stream of audio. Every sample of the stream passes through, in order: received ones through
-/// [`Concealer::pass`], missing ones through [`Concealer::fill`].
+/// Fills gaps in a stream of audio. Every sample of the stream passes through it, in order: received samples through
+/// [`Concealer::pass`], missing samples through [`Concealer::fill`].
 ///
 /// Samples are interleaved, and slices hold whole frames. All memory is allocated at construction: some 900 bytes at 8
 /// kHz mono.
@@ -22,7 +22,7 @@ pub struct Concealer {
     cycle_samples: usize,
     /// Position in the cycle of the next sample.
     phase: usize,
-    /// Frames filled in since the last good one; 0 while nothing is missing.
+    /// Number of frames filled in since the last good frame; 0 while nothing is missing.
     filled_frames: u32,
     /// For each channel, the step between the last good frame and the cycle. It fades over a quarter of the cycle.
     seam: [i32; CHANNELS_MAX],
@@ -30,7 +30,7 @@ pub struct Concealer {
     channels: usize,
 }
 
-/// Position of a [`Concealer`] in a gap. With the audio before the gap, it is enough to continue.
+/// Position of a [`Concealer`] in a gap. Together with the audio before the gap, this is enough to continue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gap {
     lag_frames: u32,
@@ -41,7 +41,7 @@ pub struct Gap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConcealError {
     /// The rate is out of range.
-    #[error("{0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
+    #[error("sample rate {0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
@@ -53,7 +53,7 @@ impl Concealer {
     /// channels.
     ///
     /// # Errors
-    /// Fails if one of them is out of range.
+    /// Fails if the rate or the number of channels is out of range.
     pub fn new(rate_hz: u32, channels: usize) -> Result<Concealer, ConcealError> {
         if !(RATE_HZ_MIN..=RATE_HZ_MAX).contains(&rate_hz) {
             return Err(ConcealError::Rate(rate_hz));
@@ -76,7 +76,7 @@ impl Concealer {
         })
     }
 
-    /// Takes received audio. Only its start after a loss changes: there it fades in while the concealment fades out.
+    /// Takes received audio. It changes only the first audio after a loss, which fades in while the concealment fades out.
     pub fn pass(&mut self, audio: &mut [i16]) {
         if self.filled_frames > 0 {
             self.join(audio);
@@ -102,7 +102,7 @@ impl Concealer {
         self.filled_frames = 0;
     }
 
-    /// Position in the present gap, and the pitch period used.
+    /// Returns the position in the present gap, and the pitch period used.
     #[must_use]
     pub fn gap(&self) -> Gap {
         Gap {
@@ -111,7 +111,7 @@ impl Concealer {
         }
     }
 
-    /// Continues in a gap. The history must hold the audio before the gap.
+    /// Continues in a gap. The history must contain the audio before the gap.
     pub fn resume(&mut self, gap: Gap) {
         let lag = gap.lag_frames as usize * self.channels;
         if gap.filled_frames == 0 || lag == 0 || lag > self.cycle.len() {
@@ -171,7 +171,8 @@ impl Concealer {
 
     /// Finds the lag, in frames, at which the last 20 ms correlate best with the audio before them, relative to its level.
     ///
-    /// At high rates, a coarse search comes first, then every lag near its result. The work is about the same at all rates.
+    /// At high rates, a coarse search comes first, and then a search of every lag near its result. The work is about the same at
+    /// all rates.
     fn pitch_frames(&self) -> usize {
         let rate_hz = self.frame_rate_hz as usize;
         let stride = (rate_hz / COARSE_RATE_HZ).max(1);
@@ -201,8 +202,8 @@ impl Concealer {
         .unwrap_or(greatest)
     }
 
-    /// Similarity of the window to the audio `lag` frames earlier: their product divided by the level of the latter, using every
-    /// `step`th frame.
+    /// Returns the similarity of the window to the audio `lag` frames earlier: their product, divided by the level of the earlier
+    /// audio. Only every `step`th frame is used.
     fn likeness(&self, lag: usize, step: usize) -> f32 {
         let total = self.history.len() / self.channels;
         let window = frames(self.frame_rate_hz, WINDOW_US);
@@ -223,7 +224,7 @@ impl Concealer {
             .sum()
     }
 
-    /// One more frame of the cycle, at its current level.
+    /// Writes the next frame of the cycle at its current level.
     fn next_frame(&mut self, frame: &mut [i16]) {
         let level = self.level();
         let fade = overlap_frames(self.cycle_samples / self.channels) as i32;
@@ -239,7 +240,7 @@ impl Concealer {
         self.filled_frames = self.filled_frames.saturating_add(1);
     }
 
-    /// Level of the next frame, 0..=`LEVEL_FULL`.
+    /// Returns the level of the next frame, 0..=`LEVEL_FULL`.
     fn level(&self) -> u32 {
         let full = frames(self.frame_rate_hz, FULL_US) as u32;
         let fade = frames(self.frame_rate_hz, FADE_US) as u32;
@@ -247,8 +248,8 @@ impl Concealer {
         (u64::from(LEVEL_FULL) * u64::from(fade - faded) / u64::from(fade)) as u32
     }
 
-    /// Joins the first good audio to a gap. The concealment continues under it for a while, longer after a long gap, because the
-    /// two have drifted further apart.
+    /// Joins the first good audio to a gap. The concealment continues for a while, mixed with the good audio. After a long gap,
+    /// it continues longer, because concealment and good audio have drifted further apart.
     fn join(&mut self, audio: &mut [i16]) {
         let gap = self.filled_frames as usize;
         let quarter = overlap_frames(self.cycle_samples / self.channels);
@@ -298,7 +299,7 @@ fn relative(product: i64, energy: i64) -> f32 {
     product as f32 / (energy.max(1) as f32).sqrt()
 }
 
-/// `part` of `whole` of the way from `from` to `to`.
+/// Returns the value at `part`/`whole` of the way from `from` to `to`.
 fn blend(from: i16, to: i16, part: usize, whole: usize) -> i16 {
     let (part, whole) = (part as i64, whole as i64);
     clip((i64::from(from) * (whole - part) + i64::from(to) * part) / whole)
@@ -316,19 +317,19 @@ fn frames(rate_hz: u32, us: u64) -> usize {
     (u64::from(rate_hz) * us / 1_000_000) as usize
 }
 
-/// Minimum rate: at lower rates, a pitch period has too few samples.
+/// Minimum rate. At lower rates, a pitch period would have too few samples.
 pub const RATE_HZ_MIN: u32 = 4_000;
 
 /// Maximum rate in use for audio.
 pub const RATE_HZ_MAX: u32 = 192_000;
 
-/// Mono and stereo.
+/// Maximum number of channels: stereo.
 pub const CHANNELS_MAX: usize = 2;
 
 /// Minimum lag: voices have a pitch of 66 to 200 Hz, or multiples of that.
 const LAG_MIN_US: u64 = 5_000;
 
-/// Maximum lag: see `LAG_MIN_US`.
+/// Maximum lag: the pitch of 66 Hz.
 const LAG_MAX_US: u64 = 15_000;
 
 /// Duration of the window to match: more than a period of any voice.
@@ -340,10 +341,10 @@ const FULL_US: u64 = 10_000;
 /// Time from full level to silence, after [`FULL_US`].
 const FADE_US: u64 = 50_000;
 
-/// Maximum duration of the fade-in; a longer one would blur a consonant.
+/// Maximum duration of the fade-in. A longer fade-in would blur a consonant.
 const JOIN_MAX_US: u64 = 10_000;
 
-/// Rate of the coarse search, in frames a second; up to twice as many if the rates do not divide.
+/// Rate of the coarse search, in frames a second. If the rates do not divide, it is up to twice as high.
 const COARSE_RATE_HZ: usize = 8_000;
 
 /// Maximum number of frames in the coarse search: 35 ms at just below twice that rate.
@@ -361,7 +362,7 @@ mod tests {
     const RATE: u32 = 8_000;
     const LEVEL: f64 = 10_000.0;
 
-    /// Packets of 20 ms with a tone, interleaved.
+    /// Returns packets of 20 ms with a tone, interleaved.
     fn tone(rate: u32, channels: usize, hz: f64, packets: usize) -> Vec<Vec<i16>> {
         let per_packet = rate as usize / 50;
         let sample = |frame: usize| {
@@ -397,7 +398,7 @@ mod tests {
         steps.max().unwrap_or(0)
     }
 
-    /// Passes `packets` through, those of `lost` as missing.
+    /// Passes `packets` through a concealer. The packets of `lost` count as missing.
     fn conceal(rate: u32, channels: usize, packets: &[Vec<i16>], lost: &[usize]) -> Vec<Vec<i16>> {
         let mut concealer = Concealer::new(rate, channels).unwrap();
         let carry = |(number, packet): (usize, &Vec<i16>)| {
@@ -453,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_clicks() {
+    fn concealed_audio_has_no_clicks() {
         for hz in [110.0, 187.0, 440.0, 997.0] {
             for lost in [&[8][..], &[8, 9], &[8, 10], &[8, 9, 10, 11, 12]] {
                 for channels in [1, 2] {
@@ -484,13 +485,13 @@ mod tests {
     }
 
     #[test]
-    fn audio_that_arrives_is_left_alone() {
+    fn received_audio_is_not_changed() {
         let packets = tone(RATE, 1, 997.0, 500);
         assert_eq!(conceal(RATE, 1, &packets, &[]), packets);
     }
 
     #[test]
-    fn anything_may_be_lost_at_any_time() {
+    fn any_audio_may_be_lost_at_any_time() {
         let mut noise = 1_u32;
         for (rate, channels) in [(4_000, 1), (8_000, 1), (11_025, 2), (192_000, 2)] {
             let mut concealer = Concealer::new(rate, channels).unwrap();
@@ -525,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_small() {
+    fn a_concealer_stays_small() {
         let concealer = Concealer::new(RATE, 1).unwrap();
         let samples = concealer.history.len() + concealer.cycle.len();
         assert!(size_of::<Concealer>() + samples * size_of::<i16>() <= 1024);

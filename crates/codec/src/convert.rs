@@ -1,8 +1,8 @@
 //! Conversion of audio between sample rates and numbers of channels.
 //!
-//! Rates are those of [`SAMPLE_RATES_HZ`], so their ratios are fractions of small numbers. rubato keeps the filter for each phase
-//! that occurs. One product of a filter and its input makes a sample, without interpolation. The level is within 0.1 dB up to
-//! 0.85 of the lower Nyquist frequency; aliases are 60 dB down.
+//! Rates are those of [`SAMPLE_RATES_HZ`], so their ratios are fractions of small numbers. rubato stores the filter for each
+//! phase that occurs, so that each sample is one product of a filter and its input, without interpolation. The level is within
+//! 0.1 dB up to 0.85 of the lower Nyquist frequency; aliases are attenuated by 60 dB.
 
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{
@@ -26,15 +26,15 @@ pub enum ConvertError {
 
 /// Converts one stream of interleaved samples of full scale 1.
 ///
-/// Mono is copied to each channel at its level; stereo becomes mono as the mean. In general, channel numbers wrap around when n
-/// channels become m. An output is a copy of the input with its number modulo n. If several inputs have its number modulo m, it
-/// is their mean.
+/// Mono is copied to each channel at the same level, and stereo becomes mono as the mean of its channels. In general, channel
+/// numbers wrap around when n channels become m. If m is larger, output i is a copy of input i modulo n. If m is smaller, output
+/// i is the mean of all inputs whose number modulo m is i.
 #[derive(Debug)]
 pub struct Converter {
     from_channels: usize,
     to_channels: usize,
     resampling: Option<Resampling>,
-    /// Input in as many channels as are resampled.
+    /// Input, in as many channels as are resampled.
     mixed: Vec<f32>,
     /// Resampled audio, before its channels are copied.
     resampled: Vec<f32>,
@@ -77,8 +77,8 @@ impl Converter {
         })
     }
 
-    /// Takes any number of whole frames, and appends the result. After n input frames in total, the output has n times the ratio
-    /// of the rates, rounded down: a packet makes a packet.
+    /// Takes any number of whole frames, and appends the result. After n input frames in total, the output has n frames times the
+    /// ratio of the rates, rounded down. So each packet of input produces a packet of output.
     pub fn process(&mut self, input: &[f32], out: &mut Vec<f32>) {
         let Some(resampling) = &mut self.resampling else {
             return mix(input, self.from_channels, self.to_channels, out);
@@ -97,7 +97,7 @@ impl Converter {
         }
     }
 
-    /// Delay of the output, in frames at its rate: half the filter, 4.5 ms of the lower rate, and up to three frames.
+    /// Returns the delay of the output, in frames at its rate: half the filter, 4.5 ms at the lower rate, and up to three frames.
     #[must_use]
     pub fn latency_frames(&self) -> usize {
         let latency = self.resampling.as_ref().map(Resampling::latency_frames);
@@ -134,7 +134,8 @@ struct Resampling {
     down: usize,
     /// Output that is due, in frames times `down`: always less than one frame.
     owed: usize,
-    /// Output that is ready before it is due. It begins with silence. rubato's own count depends on rounding; this one does not.
+    /// Output that is ready before it is due. It begins with silence. It is needed because rubato's number of frames depends on
+    /// rounding, and the converter's must not.
     ready: Vec<f32>,
     filter_frames: usize,
 }
@@ -194,7 +195,7 @@ impl Resampling {
         self.ready.drain(..due);
     }
 
-    /// Appends to the ready output. rubato refuses only inconsistent sizes; these are consistent.
+    /// Appends to the ready output. rubato refuses only inconsistent sizes, which cannot occur here.
     fn resample(&mut self, chunk: &[f32]) {
         let frames = chunk.len() / self.channels;
         if let Some(resizable) = self.inner.as_resizable() {
@@ -218,8 +219,8 @@ impl Resampling {
         (half + self.down / 2) / self.down + self.lead_frames() - 1
     }
 
-    /// Length of the initial silence. rubato makes its first sample after two more frames than it needs. One more frame covers
-    /// its rounding.
+    /// Returns the length of the initial silence. rubato makes its first sample two frames later than necessary. One more frame
+    /// covers rubato's rounding.
     fn lead_frames(&self) -> usize {
         (2 * self.up).div_ceil(self.down) + 1
     }
@@ -240,7 +241,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 /// of 5.5 * 2 / `FILTER_FRAMES` of the Nyquist frequency.
 const FILTER_FRAMES: usize = 72;
 
-/// Middle of the transition band, which is thus from 0.85 to 1 of the Nyquist frequency of the lower rate.
+/// Middle of the transition band. So this band is from 0.85 to 1 of the Nyquist frequency of the lower rate.
 const CUTOFF: f32 = 0.925;
 
 /// Number of frames resampled in one step: 10 ms at 48 kHz.

@@ -13,13 +13,13 @@ impl Key {
     /// The last digit, D.
     pub const LAST: u8 = 15;
 
-    /// Returns the digit with this number, if any.
+    /// Returns the digit with this number. `None`: there is no such digit.
     #[must_use]
     pub fn new(number: u8) -> Option<Key> {
         (number <= Key::LAST).then_some(Key(number))
     }
 
-    /// The digit's number.
+    /// Returns the digit's number.
     #[must_use]
     pub fn number(self) -> u8 {
         self.0
@@ -54,17 +54,17 @@ pub enum Request {
 /// A packet that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// Time at which it is due.
+    /// Time at which the packet is due.
     pub time_ns: u64,
-    /// Minimum time until the next packet of its stream; 0 for a repeated one.
+    /// Minimum time until the next packet of the stream; 0 for a repeated packet.
     pub duration_ns: u64,
-    /// Whether it is the first of its event.
+    /// Whether the packet is the first of its event.
     pub marker: bool,
-    /// Its number.
+    /// The packet's sequence number.
     pub seq: SeqNum,
-    /// Start of its event, or of the part of the event in this packet.
+    /// Start of the event. If the event has several parts, start of the part in this packet.
     pub timestamp: RtpTime,
-    /// Its payload.
+    /// The packet's payload.
     pub payload: [u8; 4],
 }
 
@@ -100,7 +100,7 @@ struct Playing {
     key: Key,
     volume: u8,
     start_ns: u64,
-    /// Start of the present part; an event longer than the duration field has several parts.
+    /// Start of the present part. An event that is longer than the duration field allows has several parts.
     part: RtpTime,
     part_units: u64,
     /// Intervals reported so far.
@@ -124,7 +124,7 @@ const UNITS_MAX: u64 = 0xffff;
 const REQUESTS_MAX: usize = 64;
 
 impl Sender {
-    /// Creates a stream whose first packet has the number after `seq`, and whose time 0 is `base`.
+    /// Creates a stream. Its first packet has the sequence number after `seq`, and `base` is its RTP time at time 0.
     #[must_use]
     pub fn new(config: Config, seq: SeqNum, base: RtpTime) -> Self {
         Sender {
@@ -152,7 +152,7 @@ impl Sender {
         }
     }
 
-    /// Returns the next output at `now_ns`, one at a time.
+    /// Returns the next output at `now_ns`. Each call returns one.
     pub fn poll(&mut self, now_ns: u64) -> Option<Output> {
         if let Some(request) = self.refused.take() {
             return Some(Output::Dropped(request));
@@ -163,7 +163,7 @@ impl Sender {
         }
     }
 
-    /// Time of the next call of [`Sender::poll`] unless a request comes first.
+    /// Returns the time of the next call of [`Sender::poll`], unless a request comes first.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         match &self.playing {
@@ -269,7 +269,7 @@ impl Sender {
     }
 }
 
-/// Maximum volume, a field of six bits.
+/// Maximum volume: the field has six bits.
 const VOLUME_MAX: u8 = 63;
 
 #[cfg(test)]
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_event_with_growing_durations_and_an_end() {
+    fn a_digit_is_one_event_with_growing_durations_and_an_end() {
         let mut sender = sender(CONFIG);
         sender.request(start(5));
         sender.request(Request::Stop);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn first_and_last_packets_are_repeated_as_asked_for() {
+    fn first_and_last_packets_are_repeated_as_configured() {
         let mut sender = sender(Config {
             copies: 3,
             ..CONFIG
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_that_are_typed_ahead_have_gaps() {
+    fn queued_digits_are_sent_with_gaps_between_them() {
         let mut sender = sender(CONFIG);
         for number in [1, 2, 3] {
             sender.request(start(number));

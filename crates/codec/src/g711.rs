@@ -1,12 +1,12 @@
 //! ITU-T G.711: conversions between µ-law (PCMU), A-law (PCMA) and 16-bit linear audio.
 //!
-//! Everything that starts from a byte is a 256-entry table, built at compile time. Linear samples
-//! are signed 16 bit, with the 14-bit µ-law and 13-bit A-law values of the Recommendation in the
-//! uppermost bits (that is, multiplied by 4 and 8).
+//! Every conversion from a byte is a table of 256 entries, which is built at compile time. Linear samples are signed 16 bit.
+//! Their uppermost bits are the 14-bit µ-law and 13-bit A-law values of the Recommendation, so the values are multiplied by 4 and
+//! 8.
 //!
-//! [`ULAW_TO_ALAW`] and [`ALAW_TO_ULAW`] go through linear samples, as a decoder followed by an encoder does (in GStreamer:
-//! `mulawdec ! alawenc`). Tables 3 and 4 of the Recommendation are for hardware that converts directly, and differ by one step in
-//! some codes. A chain of decoder and encoder agrees with these tables on all 256.
+//! [`ULAW_TO_ALAW`] and [`ALAW_TO_ULAW`] go through linear samples, like a decoder followed by an encoder (in GStreamer:
+//! `mulawdec ! alawenc`). Their results are equal to those of such a chain for all 256 codes. Tables 3 and 4 of the
+//! Recommendation are for hardware that converts directly, and differ by one step in some codes.
 
 /// The linear sample of every µ-law code (G.711, Table 2a and 2b, times 4).
 pub const ULAW_TO_LINEAR: [i16; 256] = {
@@ -30,7 +30,7 @@ pub const ALAW_TO_LINEAR: [i16; 256] = {
     table
 };
 
-/// The A-law code of every µ-law code, by way of the linear sample.
+/// The A-law code of every µ-law code, through the linear sample.
 pub const ULAW_TO_ALAW: [u8; 256] = {
     let mut table = [0; 256];
     let mut code = 0;
@@ -41,7 +41,7 @@ pub const ULAW_TO_ALAW: [u8; 256] = {
     table
 };
 
-/// The µ-law code of every A-law code, by way of the linear sample.
+/// The µ-law code of every A-law code, through the linear sample.
 pub const ALAW_TO_ULAW: [u8; 256] = {
     let mut table = [0; 256];
     let mut code = 0;
@@ -75,7 +75,7 @@ pub const fn linear_to_ulaw(sample: i16) -> u8 {
 ///
 /// Even bits are inverted, as the Recommendation requires for transmission.
 pub const fn linear_to_alaw(sample: i16) -> u8 {
-    // -32768 has no positive twin; its interval is that of -32767.
+    // -32768 has no positive counterpart. It is in the same interval as -32767.
     let magnitude = if sample == i16::MIN {
         i16::MAX as u16
     } else {
@@ -92,12 +92,12 @@ pub const fn linear_to_alaw(sample: i16) -> u8 {
     (sign | code as u8) ^ ALAW_EVEN_BITS
 }
 
-/// Converts a µ-law payload to A-law, as many bytes as the shorter of the two slices has.
+/// Converts a µ-law payload to A-law. The number of converted bytes is the length of the shorter slice.
 pub fn ulaw_to_alaw(ulaw: &[u8], alaw: &mut [u8]) {
     translate(&ULAW_TO_ALAW, ulaw, alaw);
 }
 
-/// Converts an A-law payload to µ-law, as many bytes as the shorter of the two slices has.
+/// Converts an A-law payload to µ-law. The number of converted bytes is the length of the shorter slice.
 pub fn alaw_to_ulaw(alaw: &[u8], ulaw: &mut [u8]) {
     translate(&ALAW_TO_ULAW, alaw, ulaw);
 }
@@ -136,10 +136,10 @@ const fn alaw_decode(code: u8) -> i16 {
     }
 }
 
-/// 33 in the 14-bit scale of the Recommendation. With it, every µ-law segment starts at a power of two.
+/// 33 in the 14-bit scale of the Recommendation. If this is added, every µ-law segment starts at a power of two.
 const ULAW_BIAS: u16 = 33 * 4;
 
-/// The largest magnitude that stays in segment 7 with the bias added.
+/// The largest magnitude that is still in segment 7 after the bias is added.
 const ULAW_CLIP: u16 = 0x7fff - ULAW_BIAS;
 
 /// "Inversion of even bits", G.711 Table 1a, note 2.
@@ -149,10 +149,10 @@ const ALAW_EVEN_BITS: u8 = 0x55;
 mod tests {
     use super::*;
 
-    /// A simple model: the tables of the Recommendation, written out by their rule.
+    /// A simple model: the tables of the Recommendation, computed from their rules.
     ///
-    /// Each of the eight segments of one sign has sixteen intervals (µ-law: the first of segment 1
-    /// is half an interval). A law is a list of decision values `x[n]` and output values `y[n]`.
+    /// Each sign has eight segments, and each segment has sixteen intervals (µ-law: the first interval of segment 1 has half the
+    /// width). A law is a list of decision values `x[n]` and output values `y[n]`.
     struct Law {
         /// Decision values, ascending, in the scale of the law (14 or 13 bits).
         decisions: Vec<i32>,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     impl Law {
-        /// Number of the interval that contains the magnitude of `sample`.
+        /// Returns the number of the interval that contains the magnitude of `sample`.
         fn interval(&self, sample: i16) -> u8 {
             let magnitude = i32::from(sample).abs();
             let last = self.decisions.len() - 2;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_decodes_as_the_recommendation_says() {
+    fn every_code_decodes_as_g711_specifies() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for interval in 0..128 {
             for negative in [false, true] {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_encodes_as_the_recommendation_says() {
+    fn every_sample_encodes_as_g711_specifies() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for sample in i16::MIN..=i16::MAX {
             let negative = sample < 0;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_tables_are_the_chain_of_decoder_and_encoder() {
+    fn direct_tables_equal_decoding_followed_by_encoding() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for interval in 0..128 {
             for negative in [false, true] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_convert_up_to_the_shorter_slice() {
+    fn conversion_ends_with_the_shorter_slice() {
         let mut alaw = [0xee; 3];
         ulaw_to_alaw(&[0xff, 0x00], &mut alaw);
         assert_eq!(alaw, [ULAW_TO_ALAW[0xff], ULAW_TO_ALAW[0x00], 0xee]);

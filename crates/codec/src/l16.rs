@@ -1,8 +1,8 @@
 //! L16: linear 16-bit audio in network byte order (RFC 3551, section 4.5.11), from and to linear samples and G.711.
 //!
-//! All functions convert as many samples as the shorter of their two slices has, and ignore an odd last octet of L16. Conversion
-//! from G.711 uses a table of 256 entries. Conversion to G.711 is arithmetic. A table for all samples would have 64 KiB, more
-//! than a first-level cache, and would save only a few instructions.
+//! All functions convert as many samples as the shorter of their two slices has. They ignore the last octet of L16 if the number
+//! of octets is odd. Conversion from G.711 uses a table of 256 entries, and conversion to G.711 is arithmetic. A table for all
+//! samples would have 64 KiB, more than a first-level cache, and would save only a few instructions.
 
 use crate::g711::{ALAW_TO_LINEAR, ULAW_TO_LINEAR, linear_to_alaw, linear_to_ulaw};
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_goes_there_and_back() {
+    fn every_sample_round_trips() {
         let linear = all_samples();
         let mut l16 = vec![0; linear.len() * 2];
         linear_to_l16(&linear, &mut l16);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_sample_and_code_converts_as_g711_does() {
-        // The tests of the `g711` module compare those with the tables of the Recommendation.
+        // The tests of the module `g711` compare the functions used here with the tables of the Recommendation.
         let linear = all_samples();
         let mut l16 = vec![0; linear.len() * 2];
         linear_to_l16(&linear, &mut l16);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shorter_slice_decides() {
+    fn conversion_ends_with_the_shorter_slice() {
         let mut linear = [7; 2];
         l16_to_linear(&[0x12, 0x34, 0x56], &mut linear);
         assert_eq!(linear, [0x1234, 7]);

@@ -1,7 +1,7 @@
-//! Audio of RTP as pure functions of samples: codecs, concealment, conversion of rates and channels, tones and DTMF digits,
-//! comfort noise.
+//! Audio processing for RTP, as pure functions of samples: codecs, concealment, conversion of rates and channels, tones and DTMF
+//! digits, comfort noise.
 //!
-//! Decodes a packet of PCMU, and conceals the next one, which is lost:
+//! This example decodes a packet of PCMU, and conceals the next packet, which is lost:
 //!
 //! ```
 //! use threadbare_codec::codec::{Decoder, Encoder, EncoderSettings, Format};

@@ -1,9 +1,9 @@
 //! The duration of an Opus packet (RFC 6716, section 3.1).
 
-/// Opus's RTP clock rate (RFC 7587, section 4.1), at any encoded rate.
+/// RTP clock rate of Opus (RFC 7587, section 4.1). It is the same at any encoded rate.
 pub const CLOCK_RATE_HZ: u32 = threadbare_rtp_types::format::OPUS_CLOCK_HZ;
 
-/// Number of samples at [`CLOCK_RATE_HZ`] in a packet; `None` if it is not an Opus packet.
+/// Returns the number of samples at [`CLOCK_RATE_HZ`] in a packet; `None` if it is not an Opus packet.
 #[must_use]
 pub fn packet_samples(payload: &[u8]) -> Option<u32> {
     let toc = *payload.first()?;
@@ -42,7 +42,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_configuration_has_its_length() {
+    fn every_packet_configuration_has_the_length_of_the_rfc() {
         for config in 0..32_u8 {
             let tenths = FRAMES[usize::from(config / 4)][usize::from(config % 4)];
             let one = tenths * CLOCK_RATE_HZ / 10_000;

@@ -41,7 +41,7 @@ fn rule(checker: &mut Checker<'_>, kind: AlarmKind, raw: &RawAlarm, default: Rul
             checker.conflict(
                 raw.threshold.as_ref(),
                 "threshold",
-                "[alarms.no-packets]: it has no threshold",
+                "[alarms.no-packets], which has no threshold",
                 "remove `threshold`; `hold` is the time without packets",
             );
             None

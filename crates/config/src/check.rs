@@ -13,9 +13,9 @@ use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
 use super::{
     Config, Contexts, Destination, FallbackSpec, InputSpec, LATCHED, Placement, Restart, Rtcp,
-    StreamSpec,
+    SrtpSpec, StreamSpec,
 };
-use super::{alarms, cluster, fallback, route, store, tables};
+use super::{alarms, cluster, fallback, route, srtp, store, tables};
 
 pub(super) fn check(
     path: &str,
@@ -70,7 +70,7 @@ pub(super) fn check(
         .map(|raw| tables::serving(&mut checker, raw, moved));
     if raw.stream.is_empty() && serving.is_none() && raw.cluster.is_none() {
         checker.problems.add_missing(
-            "the file has no [[stream]] and no [ng]: nothing to do",
+            "the file has neither [[stream]] nor [ng], so there is nothing to do",
             "add a [[stream]] with name and listen, or [ng] for calls of a SIP proxy",
             text.len()..text.len(),
         );
@@ -167,7 +167,14 @@ impl Checker<'_> {
             None => Some(Destination::Nobody),
         };
         let first = self.media(raw, defaults, destination.as_ref());
-        let fallbacks = fallback::check(self, raw, defaults, &first, destination.as_ref(), wait_ms);
+        let srtp = srtp::check(self, raw, destination.as_ref());
+        let inputs = fallback::Inputs {
+            media: &first,
+            srtp: &srtp,
+            destination: destination.as_ref(),
+            wait_ms,
+        };
+        let fallbacks = fallback::check(self, raw, defaults, &inputs);
         if raw.name.get_ref().is_empty() {
             self.refuse(Some(&raw.name), "name", "a name that is not empty");
         }
@@ -189,7 +196,7 @@ impl Checker<'_> {
             self.problems.add(
                 format!("more than {STREAMS_MAX} streams"),
                 "a process cannot use more ports",
-                &[(place, "with this one")],
+                &[(place, "this stream exceeds the limit")],
             );
             return;
         }
@@ -198,6 +205,7 @@ impl Checker<'_> {
                 .iter()
                 .map(|fallback| fallback.ahead(index * series.step))
                 .collect(),
+            srtp: srtp.clone(),
             ..nth(raw, &first, &series, listen, &destination, index)
         };
         let spec = nth(0);
@@ -414,6 +422,7 @@ fn nth(
         meter: media.meter,
         loudness_resets: media.loudness_resets.clone(),
         fallbacks: Vec::new(),
+        srtp: SrtpSpec::default(),
         placement: Placement::default(),
         pipeline: media.pipeline.clone(),
         record: media.record.clone(),

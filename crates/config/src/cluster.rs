@@ -126,17 +126,18 @@ impl ClusterSpec {
             refuse("listen", listen.to_string(), allowed.to_owned());
         }
         if let Some(file) = self.key_file.as_ref().filter(|_| self.listen.is_none()) {
-            let allowed = "only with listen, where other nodes send requests for calls".to_owned();
+            let allowed =
+                "key-file needs listen, the address to which other nodes send requests for calls"
+                    .to_owned();
             refuse("key-file", file.display().to_string(), allowed);
         }
         let first = self.service_addresses.first();
         if let Some(address) = first.filter(|_| self.key_file.is_none()) {
-            let allowed =
-                "only with key-file, by which the other nodes read the states of its calls";
+            let allowed = "service-addresses need key-file, with which the other nodes decrypt the states of calls";
             refuse("service-addresses", address.to_string(), allowed.to_owned());
         }
         if let Some(program) = self.service_program.as_ref().filter(|_| first.is_none()) {
-            let allowed = "only with service-addresses".to_owned();
+            let allowed = "service-program needs service-addresses".to_owned();
             refuse("service-program", program.display().to_string(), allowed);
         }
         let is_plain = self.endpoints.iter().all(|url| url.starts_with("http://"));
@@ -144,7 +145,7 @@ impl ClusterSpec {
         let files = [("ca", self.ca.as_ref()), ("cert", certificates)];
         for (key, file) in files {
             if let Some(file) = file.filter(|_| is_plain) {
-                let allowed = "only with endpoints that start with https://".to_owned();
+                let allowed = "this key needs endpoints that start with https://".to_owned();
                 refuse(key, file.display().to_string(), allowed);
             }
         }
@@ -384,8 +385,9 @@ fn is_endpoint(url: &str) -> bool {
 }
 
 const IS_BUILT: bool = cfg!(feature = "cluster");
-const NOT_BUILT: &str = "nothing: this program was built without its feature `cluster`";
-const NO_CLUSTER: &str = "a file that has no [cluster]";
+const NOT_BUILT: &str =
+    "no value, because this program was built without the cargo feature `cluster`";
+const NO_CLUSTER: &str = "a file without [cluster]";
 const ADD_CLUSTER: &str = "add [cluster] with endpoints and node, or remove the key";
 const WORD: &str = "1 to 63 letters, digits, `-`, `_` and `.`";
 const WORD_CHARS_MAX: usize = 63;

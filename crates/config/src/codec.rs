@@ -44,7 +44,7 @@ pub enum CodecIn {
 
 /// An unknown codec name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown codec")]
+#[error("the codec is unknown")]
 pub struct UnknownCodec;
 
 /// Allowed codec names, for error messages.

@@ -10,19 +10,31 @@ use toml::Spanned;
 use super::checker::{Checker, Use};
 use super::media::Media;
 use super::raw::{RawDefaults, RawFallback, RawStream};
-use super::route;
-use super::{Destination, FallbackSpec, InputSpec, StreamSpec};
+use super::{Destination, FallbackSpec, InputSpec, SrtpSpec, StreamSpec};
+use super::{route, srtp};
 use crate::codec::{ALLOWED_CODECS, CodecIn};
+
+/// The settings of a stream on which its fallbacks depend.
+pub(super) struct Inputs<'a> {
+    pub(super) media: &'a Media,
+    pub(super) srtp: &'a SrtpSpec,
+    pub(super) destination: Option<&'a Destination>,
+    pub(super) wait_ms: u32,
+}
 
 /// Checks the fallbacks of a stream. For a range, they are those of its first stream.
 pub(super) fn check(
     checker: &mut Checker<'_>,
     raw: &RawStream,
     defaults: &RawDefaults,
-    media: &Media,
-    destination: Option<&Destination>,
-    wait_ms: u32,
+    stream: &Inputs<'_>,
 ) -> Vec<FallbackSpec> {
+    let Inputs {
+        media,
+        destination,
+        wait_ms,
+        ..
+    } = *stream;
     let Some(first) = raw.fallback.first() else {
         return Vec::new();
     };
@@ -31,7 +43,7 @@ pub(super) fn check(
     if destination == Some(&Destination::Nobody) {
         checker.problems.add(
             "`fallback` cannot be combined with a stream without `destination`",
-            "it would not be sent: add a `destination`, or remove the fallback",
+            "nothing of the stream is sent: add a `destination`, or remove the fallback",
             &place,
         );
     } else if (media.codec_in, media.codec_out) == (CodecIn::Auto, None) && !is_partial {
@@ -52,7 +64,7 @@ pub(super) fn check(
             );
             break;
         }
-        let Some(input) = input(checker, raw, media) else {
+        let Some(input) = input(checker, raw, stream) else {
             continue;
         };
         let raw = raw.get_ref();
@@ -65,7 +77,7 @@ pub(super) fn check(
         };
         if fallback.timeout_ms < 2 * wait_ms {
             let with = format!("`wait = {wait_ms}`");
-            let help = "a context sees packets once in a slice: a time-out is at least two slices (`wait` of [contexts])";
+            let help = "a context handles packets once per slice, so set a time-out of at least two slices (`wait` of [contexts])";
             checker.conflict(raw.timeout.as_ref(), "timeout", &with, help);
         }
         all.push(fallback);
@@ -74,7 +86,7 @@ pub(super) fn check(
     if all.iter().filter(is_rtp).count() > SENDERS_MAX {
         checker.problems.add(
             format!("more than {SENDERS_MAX} fallbacks with `listen`"),
-            &format!("use at most {SENDERS_MAX}, followed by a `tone`, `silence` or a `file`"),
+            &format!("use at most {SENDERS_MAX} of them, and then a `tone`, `silence` or a `file`"),
             &place,
         );
     }
@@ -85,7 +97,7 @@ pub(super) fn check(
 fn input(
     checker: &mut Checker<'_>,
     raw: &Spanned<RawFallback>,
-    media: &Media,
+    stream: &Inputs<'_>,
 ) -> Option<InputSpec> {
     let place = raw.span();
     let raw = raw.get_ref();
@@ -119,13 +131,20 @@ fn input(
     };
     if *key != "listen" {
         let with = format!("`{key}`, which is not RTP");
-        let help = "remove it: only a fallback with `listen` has a codec";
+        let help = "remove this key: only a fallback with `listen` has a codec";
         checker.conflict(raw.codec.as_ref(), "codec", &with, help);
         let number = raw.payload_type_in.as_ref();
         checker.conflict(number, "payload-type-in", &with, help);
+        for (name, key) in [
+            ("srtp-in-key-file", &raw.srtp_in_key_file),
+            ("srtp-in-key-env", &raw.srtp_in_key_env),
+        ] {
+            let help = "remove it: only a fallback with `listen` has a key";
+            checker.conflict(key.as_ref(), name, &with, help);
+        }
     }
     match *key {
-        "listen" => rtp_input(checker, raw, media),
+        "listen" => rtp_input(checker, raw, stream),
         "tone" => tone(checker, raw.tone.as_ref()?),
         "silence" => {
             let silence = raw.silence.as_ref()?;
@@ -138,7 +157,12 @@ fn input(
     }
 }
 
-fn rtp_input(checker: &mut Checker<'_>, raw: &RawFallback, media: &Media) -> Option<InputSpec> {
+fn rtp_input(
+    checker: &mut Checker<'_>,
+    raw: &RawFallback,
+    stream: &Inputs<'_>,
+) -> Option<InputSpec> {
+    let media = stream.media;
     let listen = checker.listen(raw.listen.as_ref()?)?;
     let codec_in = match &raw.codec {
         None => media.codec_in,
@@ -157,6 +181,7 @@ fn rtp_input(checker: &mut Checker<'_>, raw: &RawFallback, media: &Media) -> Opt
         listen,
         codec_in,
         payload_type_in,
+        srtp: srtp::of_fallback(checker, raw, stream.srtp),
     })
 }
 
@@ -233,7 +258,7 @@ mod tests {
     use std::net::IpAddr;
     use std::path::Path;
 
-    use crate::{Config, InputSpec, Machine, Rtcp};
+    use crate::{Config, InputSpec, KeySource, Machine, Rtcp};
 
     /// A machine with every address, and one file.
     struct Somewhere;
@@ -248,6 +273,10 @@ mod tests {
         }
 
         fn check_pipeline(&self, _text: &str) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn read_key(&self, _source: &KeySource) -> Result<(), String> {
             Ok(())
         }
 
@@ -334,11 +363,7 @@ mod tests {
                 &["listen = \"127.0.0.1:6001\""],
                 &["port 6001 is taken"],
             ),
-            (
-                PCMU,
-                &["listen = \"127.0.0.1:7000\""],
-                &["circle of streams"],
-            ),
+            (PCMU, &["listen = \"127.0.0.1:7000\""], &["in a circle"]),
             (
                 PCMU,
                 &["tone = 440\ntimeout = 10"],
@@ -388,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn fallbacks_have_the_documented_defaults_and_step_with_their_range() {
+    fn fallbacks_have_the_documented_defaults_and_follow_the_step_of_their_stream() {
         let text = format!(
             "{STREAM}count = 2\nstep = 4\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\npayload-type-in = 97\n\
              [[stream.fallback]]\nlisten = \"127.0.0.1:6500\"\n\

@@ -22,6 +22,7 @@ mod recording_format;
 mod route;
 mod service;
 mod serving;
+mod srtp;
 mod store;
 mod store_spec;
 mod tables;
@@ -47,6 +48,7 @@ pub use self::serving::{
     HttpSpec, InterfaceSpec, Limits, MediaRules, PortSpan, PortSpanError, Refusal, Serving,
     Setting, StateLocation, Timeouts,
 };
+pub use self::srtp::{KeySource, SrtpSpec};
 pub use self::store_spec::StoreSpec;
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;
@@ -141,6 +143,8 @@ pub struct StreamSpec {
     pub pipeline: Option<String>,
     /// Fallbacks while the sender is silent; the first healthy one is used.
     pub fallbacks: Vec<FallbackSpec>,
+    /// SRTP of the input and of the output.
+    pub srtp: SrtpSpec,
     /// Placement of the stream in a cluster.
     pub placement: Placement,
     /// Settings for recording the stream; `None`: it is not recorded.
@@ -169,6 +173,8 @@ pub enum InputSpec {
         codec_in: CodecIn,
         /// The sender's payload type; `None`: the usual ones of the codec.
         payload_type_in: Option<u8>,
+        /// The sender's SRTP key; `None`: plain RTP.
+        srtp: Option<KeySource>,
     },
     /// A tone or a cadence.
     Tone(Box<Tone>),
@@ -306,7 +312,8 @@ impl StreamSpec {
     }
 
     /// Whether packets are forwarded unchanged, byte for byte. With a latched destination, the SSRC must change: a peer that
-    /// receives its own SSRC detects a loop.
+    /// receives its own SSRC detects a loop. It must change for SRTP, too: only the stream itself can assign numbers so that none
+    /// is encrypted twice.
     pub fn is_passthrough(&self) -> bool {
         let same_codec = match (self.codec_in, self.codec_out) {
             (_, None) => true,
@@ -316,6 +323,7 @@ impl StreamSpec {
         same_codec
             && self.fallbacks.is_empty()
             && self.pipeline.is_none()
+            && self.srtp.output.is_none()
             && matches!(self.destination, Destination::Fixed { .. })
             && self.ptime_ms.is_none()
             && self.payload_type.is_none()

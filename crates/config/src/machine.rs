@@ -8,6 +8,8 @@ use rustix::fs::Access;
 
 use threadbare_audio_file::clip::Clips;
 
+use super::KeySource;
+
 /// A machine on which a configuration is to run.
 pub trait Machine {
     /// Whether a socket can be bound to this address.
@@ -18,6 +20,8 @@ pub trait Machine {
     fn check_pipeline(&self, description: &str) -> Result<(), String>;
     /// Reads an audio file; the error says why it cannot be played.
     fn read_audio(&self, path: &Path) -> Result<(), String>;
+    /// Reads an SRTP key; the error says why it cannot be used.
+    fn read_key(&self, source: &KeySource) -> Result<(), String>;
     /// Checks that files can be created in a folder. If the folder is missing, it must be possible to create it. The error says
     /// why not.
     fn may_write(&self, folder: &Path) -> Result<(), String>;
@@ -53,10 +57,14 @@ impl Machine for ThisMachine {
         read.map(drop).map_err(|error| error.to_string())
     }
 
+    fn read_key(&self, source: &KeySource) -> Result<(), String> {
+        source.read().map(drop)
+    }
+
     fn may_write(&self, folder: &Path) -> Result<(), String> {
         let known = folder.ancestors().find(|one| one.exists());
         let Some(known) = known else {
-            return Err("no such folder".to_owned());
+            return Err("the folder does not exist".to_owned());
         };
         if !known.is_dir() {
             return Err(format!("{} is not a folder", known.display()));

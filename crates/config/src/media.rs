@@ -105,7 +105,7 @@ impl Checker<'_> {
             let with = if is_known {
                 "a `codec` other than \"auto\": a codec has its own clock rate"
             } else {
-                "a stream that is changed on its way: packets must go out as they came in"
+                "a stream whose packets are changed: with `clock-rate`, packets are forwarded unchanged"
             };
             let help = "remove `clock-rate`; or set `codec = \"auto\"` and remove `codec-out`, `ptime`, `payload-type`, \
                         `ssrc` and `destination = \"latched\"`";
@@ -239,7 +239,7 @@ impl Checker<'_> {
             None | Some("window") => ClockSkew::Window,
             Some("none") => ClockSkew::None,
             Some(_) => {
-                let allowed = "\"window\" (follow the sender's clock) or \"none\" (the clocks are known to agree)";
+                let allowed = "\"window\" (follow the sender's clock) or \"none\" (sender and gateway share a clock)";
                 self.refuse(skew, "clock-skew", allowed);
                 ClockSkew::Window
             }
@@ -321,7 +321,7 @@ impl Checker<'_> {
         let window = either!(raw, defaults, latch_window);
         let learns = either!(raw, defaults, latch).is_none_or(|latch| *latch.get_ref());
         if !learns {
-            let help = "remove one of the two: without `latch`, no address is fixed";
+            let help = "remove one of the two keys: without `latch`, no address is fixed";
             self.conflict(window, "latch-window", "`latch = false`", help);
         }
         self.number(window, "latch-window", LATCH_WINDOW_S)
@@ -362,7 +362,7 @@ impl Checker<'_> {
                 if dtmf.is_none() { ", the default" } else { "" }
             );
             let payload_type = either!(raw, defaults, payload_type);
-            let help = "set another number for one of the two";
+            let help = "set another number for one of the two keys";
             self.conflict(payload_type, "payload-type", &with, help);
         }
         value
@@ -384,7 +384,7 @@ impl Checker<'_> {
         }
         if value == Some(dtmf) {
             let with = format!("`dtmf-payload-type = {dtmf}`");
-            let help = "set another number for one of the two";
+            let help = "set another number for one of the two keys";
             self.conflict(raw, "payload-type-in", &with, help);
             return None;
         }

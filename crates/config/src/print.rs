@@ -7,8 +7,8 @@ use threadbare_rtp::leg::Network;
 use toml::{Table, Value};
 
 use super::{
-    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, MediaRules, Placement,
-    RecordSpec, Rtcp, Serving, StateLocation, StoreSpec, StreamSpec,
+    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, KeySource, MediaRules,
+    Placement, RecordSpec, Rtcp, Serving, StateLocation, StoreSpec, StreamSpec,
 };
 use threadbare_watch::{AlarmKind, Rules};
 
@@ -74,7 +74,7 @@ impl StreamSpec {
         let mut streams = config.streams.into_iter();
         match (streams.next(), streams.next()) {
             (Some(spec), None) if spec.name == name => Ok(spec),
-            _ => Err("not one stream of this name".to_owned()),
+            _ => Err("expected exactly one stream with this name".to_owned()),
         }
     }
 }
@@ -367,8 +367,11 @@ fn stream(spec: &StreamSpec) -> Table {
             flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough())),
         ),
     ];
+    let srtp = spec.srtp_keys();
+    let srtp = srtp.map(|(key, value)| (key.to_owned(), Value::from(value)));
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .chain(srtp)
         .collect()
 }
 
@@ -391,11 +394,15 @@ fn fallback(spec: &FallbackSpec) -> Table {
             listen,
             codec_in,
             payload_type_in,
+            srtp,
         } => {
             set("listen", listen.to_string().into());
             set("codec", codec_in.to_string().into());
             if let Some(number) = payload_type_in {
                 set("payload-type-in", i64::from(*number).into());
+            }
+            if let Some((key, value)) = srtp.as_ref().map(KeySource::setting) {
+                set(key, value.into());
             }
         }
         InputSpec::Tone(tone) => {

@@ -136,6 +136,10 @@ table!(RawStream {
         count: i64,
         step: i64,
         destination_step: i64,
+        srtp_in_key_file: String,
+        srtp_in_key_env: String,
+        srtp_out_key_file: String,
+        srtp_out_key_env: String,
         prefer: Vec<String>,
         avoid: Vec<String>,
         on_isolation: String,
@@ -153,6 +157,8 @@ table!(
             listen: String,
             codec: String,
             payload_type_in: i64,
+            srtp_in_key_file: String,
+            srtp_in_key_env: String,
             /// A number of hertz, or a text.
             tone: toml::Value,
             silence: bool,
@@ -705,7 +711,7 @@ impl FromValue for Vec<String> {
 
     fn hint(value: &DeValue<'_>) -> &'static str {
         match value.as_str() {
-            Some(_) => ", also around a single one",
+            Some(_) => ", also if there is only one",
             None => "",
         }
     }
@@ -751,7 +757,7 @@ impl FromValue for RawRecord {
 
 impl FromValue for RawMedia {
     const ALLOWED: &str =
-        "a table such as { deny = [\"192.0.2.0/24\"], allow = [] }, with these keys only";
+        "a table such as { deny = [\"192.0.2.0/24\"], allow = [] }, with only these two keys";
 
     fn from_value(value: &DeValue<'_>) -> Option<RawMedia> {
         let DeValue::Table(table) = value else {

@@ -149,28 +149,28 @@ pub struct Names<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// The text names an object store, but none is configured.
-    #[error("addresses s3://REGION/BUCKET/NAME, only with a table [s3] that has a `spool`")]
+    #[error("an address s3://REGION/BUCKET/NAME needs a table [s3] with a `spool`")]
     NoStore,
     /// The text names an object store, but other nodes may carry the stream.
-    #[error("a path on the node, because nodes of a cluster do not record to s3://")]
+    #[error("nodes of a cluster can record only to folders, not to s3://")]
     Shared,
     /// The bucket or the region is not valid.
     #[error(
-        "an address s3://REGION/BUCKET/NAME, such as s3://eu-west-1/recordings/{{name}}/{{time}}.wav"
+        "the address must have the form s3://REGION/BUCKET/NAME, such as s3://eu-west-1/recordings/{{name}}/{{time}}.wav"
     )]
     Bucket,
     /// A relative path.
-    #[error("a path that begins with /")]
+    #[error("the path must begin with /")]
     Relative,
     /// A path that leaves its folder.
-    #[error("a path without the folders . and ..")]
+    #[error("the path must not contain the folders . and ..")]
     Leaves,
     /// Braces without a known word.
-    #[error("the placeholders {PLACEHOLDERS}, each in braces")]
+    #[error("only the placeholders {PLACEHOLDERS} may be in braces")]
     Placeholder,
     /// No fixed folder, or no name.
     #[error(
-        "a folder, and below it the name of a file, such as /var/lib/threadbare/recordings/{{name}}/{{time}}.wav"
+        "the path must name a folder, and below it a file, such as /var/lib/threadbare/recordings/{{name}}/{{time}}.wav"
     )]
     Name,
 }
@@ -591,7 +591,7 @@ pub(super) fn check(
             template.to_string(),
             template.root().display()
         );
-        let help = "name a folder to which the user of the program may write or that it may create";
+        let help = "name a folder to which the user of this program may write, or which this user may create";
         let place = to.map_or(raw.span(), Spanned::span);
         checker
             .problems
@@ -817,7 +817,7 @@ mod tests {
     proptest! {
         /// Call-IDs come from the network.
         #[test]
-        fn no_name_leaves_its_folder(name in "(\\PC|[./\\\\\0~]){0,200}") {
+        fn no_name_of_a_recording_leads_out_of_its_folder(name in "(\\PC|[./\\\\\0~]){0,200}") {
             let path = expanded("/r/{name}/{call}", &name).expect("a path");
             prop_assert_eq!(Path::new(&path).components().count(), 2);
             for part in path.split('/') {

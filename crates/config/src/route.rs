@@ -23,7 +23,7 @@ pub(super) fn can_reach(
     // Only the stream's own address is checked here. The search for circles includes fallbacks.
     if to.port() == spec.listen.port() && arrives(checker, to.ip(), spec.listen.ip()) {
         let allowed = format!(
-            "an address other than the stream's own, {}: its packets would loop for ever",
+            "an address other than the stream's own address {}, because the packets would circulate endlessly",
             spec.listen
         );
         checker.refuse(raw.destination.as_ref(), "destination", &allowed);
@@ -66,7 +66,9 @@ pub(super) fn address_to(
     };
     let listen = spec.listen.ip();
     let allowed = match found {
-        Err(reason) => format!("a host name that can be resolved; {host}: {reason}"),
+        Err(reason) => {
+            format!("a host name that can be resolved; resolving {host} failed: {reason}")
+        }
         Ok(all) if all.is_empty() => {
             format!("the name of a host with an address; {host} has none")
         }
@@ -125,7 +127,7 @@ pub(super) fn runs_in_no_circle(checker: &mut Checker<'_>) {
         checker.problems.add(
             format!("`destination` cannot be {:?}", routes[begin].to.to_string()),
             &format!(
-                "packets would go round for ever, in a circle of streams: {}",
+                "streams that send to each other in a circle would repeat packets endlessly: {}",
                 names.join(", ")
             ),
             &[(routes[begin].place.clone(), "this value")],

@@ -19,7 +19,9 @@ pub struct ServiceAddress {
 
 /// Error: the text is not a service address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an address with its prefix length and a network device, such as 10.0.0.10/24@eth0")]
+#[error(
+    "a service address must have a prefix length and a network device, such as 10.0.0.10/24@eth0"
+)]
 pub struct NoServiceAddress;
 
 impl fmt::Display for ServiceAddress {

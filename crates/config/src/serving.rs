@@ -248,7 +248,7 @@ impl Serving {
             refused.push(Refusal {
                 setting,
                 value: address.to_string(),
-                reason: "anyone who reaches this address could redirect all calls, and `allow` is missing"
+                reason: "anyone who reaches this address could redirect all calls, because `allow` is missing"
                     .to_owned(),
                 help: "list the proxies that may send requests, such as --allow 192.0.2.10, or allow = [\"10.0.0.0/8\"] in a file",
             });
@@ -260,7 +260,7 @@ impl Serving {
             refused.push(Refusal {
                 setting: Setting::Http,
                 value: http.listen.to_string(),
-                reason: "anyone who reaches this address could end all calls, and the token file is missing".to_owned(),
+                reason: "anyone who reaches this address could end all calls, because the token file is missing".to_owned(),
                 help: "create one, such as with openssl rand -hex 32 > FILE, and pass it with --http-token-file FILE, or as `token-file` in the file",
             });
         }
@@ -280,7 +280,7 @@ impl Serving {
                 refused.push(Refusal {
                     setting: Setting::Interface(at),
                     value: one.address.to_string(),
-                    reason: "it is not one of the [cluster] service-addresses, so it would not move with the calls".to_owned(),
+                    reason: "the address is not one of the [cluster] service-addresses, so it would not move with the calls".to_owned(),
                     help: "with service addresses, each interface must have one of them",
                 });
             }
@@ -303,9 +303,8 @@ impl Serving {
                 refused.push(Refusal {
                     setting: Setting::Interface(at),
                     value: one.address.to_string(),
-                    reason: "this machine cannot receive there".to_owned(),
-                    help: "behind a NAT, give the local address, and the one that parties are told beside it: 10.0.0.1!203.0.113.7, or \
-                           `advertised` in a file",
+                    reason: "this machine does not have the address".to_owned(),
+                    help: "behind a NAT, give the local address and the advertised one: 10.0.0.1!203.0.113.7, or `advertised` in a file",
                 });
             }
         }
@@ -315,7 +314,7 @@ impl Serving {
                     setting: Setting::Xdp,
                     value: device.clone(),
                     reason: "this machine has no such network device".to_owned(),
-                    help: "`ip link` lists them",
+                    help: "`ip link` lists the network devices",
                 });
             }
         }
@@ -325,7 +324,7 @@ impl Serving {
             refused.push(Refusal {
                 setting: Setting::RecordingDir,
                 value: dir.display().to_string(),
-                reason: "no folder".to_owned(),
+                reason: "the folder does not exist".to_owned(),
                 help: "create it, such as with mkdir --mode=700",
             });
         }
@@ -388,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_has_room_for_a_pair() {
+    fn a_range_of_ports_must_have_room_for_a_pair() {
         let read = |text: &str| {
             text.parse::<PortSpan>()
                 .ok()

@@ -12,7 +12,7 @@ pub(super) fn check(checker: &mut Checker<'_>, raw: &Spanned<RawS3>) -> Option<S
     let Some(spool) = &raw.spool else {
         checker.problems.add_missing(
             "[s3] without `spool`",
-            "add the folder in which recordings wait until the store has them: spool = \"/var/lib/threadbare/spool\"",
+            "add the folder for recordings that the store does not have yet: spool = \"/var/lib/threadbare/spool\"",
             place,
         );
         return None;

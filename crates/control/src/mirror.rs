@@ -136,7 +136,7 @@ impl Mirror for PayloadType {
     fn load(saved: u8) -> Result<PayloadType, &'static str> {
         match saved {
             ..128 => Ok(PayloadType(saved)),
-            _ => Err("a payload type above 127"),
+            _ => Err("the payload type is above 127"),
         }
     }
 }
@@ -149,7 +149,7 @@ impl Mirror for Suite {
     }
 
     fn load(saved: String) -> Result<Suite, &'static str> {
-        Suite::from_name(&saved).ok_or("an unknown crypto suite")
+        Suite::from_name(&saved).ok_or("the crypto suite is unknown")
     }
 }
 
@@ -168,7 +168,7 @@ impl Mirror for Word {
         let mut known = ["audio", "video"].into_iter().chain(suites);
         known
             .find(|word| *word == saved)
-            .ok_or("a word that is in no table")
+            .ok_or("a kind of media or crypto suite is unknown")
     }
 }
 
@@ -282,7 +282,7 @@ impl Mirror for Carries {
                 let encoding: Result<Encoding, _> = encoding.parse();
                 let format =
                     encoding.and_then(|encoding| Format::new(encoding, sample_rate_hz, channels));
-                Carries::Audio(format.map_err(|_| "an unknown audio format")?)
+                Carries::Audio(format.map_err(|_| "the audio format is unknown")?)
             }
             SavedCarries::Opaque(codec) => Carries::Opaque(OpaqueCodec(codec)),
             SavedCarries::TelephoneEvent => Carries::TelephoneEvent,
@@ -312,7 +312,7 @@ impl Mirror for PayloadMap {
             })
         };
         let entries: Result<Vec<Payload>, &'static str> = saved.into_iter().map(one).collect();
-        PayloadMap::without_mux(&entries?).map_err(|_| "payload types that are not a map")
+        PayloadMap::without_mux(&entries?).map_err(|_| "the payload types are not a valid map")
     }
 }
 
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn invalid_saved_values_are_refused_with_the_reason() {
-        assert_eq!(PayloadType::load(128), Err("a payload type above 127"));
+        assert_eq!(PayloadType::load(128), Err("the payload type is above 127"));
         let key = |bytes: usize, mki: usize| {
             MasterKey::load(SavedKey {
                 suite: "AES_CM_128_HMAC_SHA1_80".to_owned(),
@@ -416,14 +416,17 @@ mod tests {
                 mki: vec![1; mki].into(),
             })
         };
-        assert_eq!(key(29, 0), Err("a key of a wrong length"));
-        assert_eq!(key(30, 17), Err("a key identifier that is too long"));
+        assert_eq!(
+            key(29, 0),
+            Err("the length of a key does not fit its crypto suite")
+        );
+        assert_eq!(key(30, 17), Err("a key identifier (MKI) is too long"));
         let twice = || SavedPayload {
             payload_type: 0,
             carries: SavedCarries::TelephoneEvent,
             clock_rate_hz: 8000,
         };
         let map = PayloadMap::load(vec![twice(), twice()]);
-        assert_eq!(map, Err("payload types that are not a map"));
+        assert_eq!(map, Err("the payload types are not a valid map"));
     }
 }

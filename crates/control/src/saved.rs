@@ -37,7 +37,7 @@ pub enum Reader {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// A program with an incompatible format saved it.
-    #[error("saved in version {found}, this program reads version {read}")]
+    #[error("the state was saved in format version {found}, but this program reads version {read}")]
     Version {
         /// The version of the bytes.
         found: u8,
@@ -45,7 +45,7 @@ pub enum FormatError {
         read: u8,
     },
     /// The bytes were changed after saving.
-    #[error("damaged: {0}")]
+    #[error("the state is damaged: {0}")]
     Damaged(String),
 }
 
@@ -75,7 +75,9 @@ impl Format {
     /// # Errors
     /// See [`FormatError`].
     pub fn read<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, FormatError> {
-        let (&found, bytes) = bytes.split_first().ok_or_else(|| damaged("it is empty"))?;
+        let (&found, bytes) = bytes
+            .split_first()
+            .ok_or_else(|| damaged("it has no bytes"))?;
         let (state, left) = match found {
             _ if found == self.version => read_named(bytes)?,
             _ if Some(found) == self.positional => read_positional(bytes)?,
@@ -87,7 +89,7 @@ impl Format {
         if left.is_empty() {
             Ok(state)
         } else {
-            Err(damaged("bytes are left over"))
+            Err(damaged("there are bytes after its end"))
         }
     }
 }
@@ -104,7 +106,7 @@ fn read_named<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<(T, &[u8]), Forma
         Ok(state) => Ok((state, bytes)),
         // The reason may quote the bytes, and goes to the log.
         Err(Error::Semantic(_, reason)) => Err(damaged(reason.escape_debug())),
-        Err(Error::Syntax(at)) => Err(damaged(format!("not CBOR at byte {at}"))),
+        Err(Error::Syntax(at)) => Err(damaged(format!("byte {at} is not valid CBOR"))),
         Err(Error::Io(_)) => Err(damaged("it ends too early")),
         Err(Error::RecursionLimitExceeded) => Err(damaged("it is nested too deeply")),
     }
@@ -180,10 +182,10 @@ impl TryFrom<SavedKey> for MasterKey {
     type Error = &'static str;
 
     fn try_from(saved: SavedKey) -> Result<MasterKey, &'static str> {
-        let suite = Suite::from_name(&saved.suite).ok_or("an unknown crypto suite")?;
+        let suite = Suite::from_name(&saved.suite).ok_or("the crypto suite is unknown")?;
         let key = MasterKey::new(suite, &saved.key_and_salt.0);
-        let key = key.map_err(|_| "a key of a wrong length")?;
-        let mki = Mki::new(&saved.mki.0).ok_or("a key identifier that is too long")?;
+        let key = key.map_err(|_| "the length of a key does not fit its crypto suite")?;
+        let mki = Mki::new(&saved.mki.0).ok_or("a key identifier (MKI) is too long")?;
         Ok(key.with_mki(mki))
     }
 }

@@ -185,7 +185,9 @@ impl ReceiveArgs {
                 has_contexts,
             } => (setup_seconds, rss_kib_per_stream, has_contexts),
             FromReceiver::Failed { reason } => bail!("{element}: {reason}"),
-            FromReceiver::Measured { .. } => bail!("unexpected message from the receivers"),
+            FromReceiver::Measured { .. } => {
+                bail!("the process with the receivers sent an unexpected message")
+            }
         };
         receiver.tell(&ToReceiver::Begin)?;
         let sender = Subprocess::<FromSender>::start(&[
@@ -209,7 +211,9 @@ impl ReceiveArgs {
                 threads,
             } => (usage, packets, threads),
             FromReceiver::Failed { reason } => bail!("{element}: {reason}"),
-            FromReceiver::Ready { .. } => bail!("unexpected message from the receivers"),
+            FromReceiver::Ready { .. } => {
+                bail!("the process with the receivers sent an unexpected message")
+            }
         };
         let cpu_us = usage.cpu.as_micros() as f64;
         let seconds = f64::from(self.seconds);
@@ -322,7 +326,7 @@ impl ReceiverArgs {
         let make = |factory: &str| {
             gst::ElementFactory::make(factory)
                 .build()
-                .map_err(|_| miette!("no element {factory}"))
+                .map_err(|_| miette!("the GStreamer element {factory} is missing"))
         };
         let source = make(&self.element)?;
         source.set_property("address", "127.0.0.1");

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_rtp() {
+    fn sent_packets_are_valid_rtp() {
         let mut packet = [0; HEADER_BYTES + PACKET_SAMPLES];
         write_packet(&mut packet, 5, 40, PCMU, &[7; PACKET_SAMPLES]).expect("fits");
         let parsed = rtp_types::RtpPacket::parse(&packet).expect("RTP");

@@ -126,7 +126,7 @@ impl Maker<'_> {
     /// Creates the leg that receives from party number `party` and sends to it.
     fn leg(&self, party: usize) -> miette::Result<LegConfig> {
         let port = self.party_ports.get(party / PARTIES_PER_SOCKET);
-        let port = port.ok_or_else(|| miette!("party {party} has no socket"))?;
+        let port = port.ok_or_else(|| miette!("cannot find the socket of party {party}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
         Ok(LegConfig {
             // The leg sends the stream of the other party.

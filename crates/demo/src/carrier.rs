@@ -75,7 +75,7 @@ impl Carrier {
     #[cfg(not(feature = "gstreamer"))]
     fn start_stock(_: &DemoArgs, _: Ports, _: &[u16]) -> miette::Result<(Carrier, Started)> {
         miette::bail!(
-            "--stock needs GStreamer: {}",
+            "--stock needs GStreamer, but {}",
             threadbare_process::NO_GSTREAMER
         )
     }

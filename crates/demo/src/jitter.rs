@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_of_the_rfc_lies_between_the_bounds() {
+    fn the_jitter_estimate_of_the_rfc_lies_between_the_bounds() {
         let mut jitter = Jitter::default();
         for (packet, ms) in arrivals_ms().into_iter().enumerate() {
             jitter.add(packet as u32, ms * MS - MS / 4, ms * MS + MS / 4);

@@ -485,14 +485,14 @@ mod tests {
     }
 
     #[test]
-    fn latency_is_from_send_to_arrival() {
+    fn latency_is_measured_from_send_to_arrival() {
         let counters = play(&[0, 1, 2, 3]);
         assert!((counters.latency_ms_p50 - 7.0).abs() < 0.1, "{counters:?}");
         assert!((counters.latency_ms_max - 7.0).abs() < 0.1, "{counters:?}");
     }
 
     #[test]
-    fn numbers_and_timestamps_that_do_not_follow_are_errors() {
+    fn a_jump_in_sequence_numbers_or_timestamps_is_an_error() {
         for (number_off, time_off, errors) in [(0, 0, 0), (1, 0, 2), (0, 160, 2), (0, 1, 2)] {
             let mut ledger = Ledger::new(1);
             for packet in 0..5 {
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn concealment_is_refused_otherwise() {
+    fn concealment_without_a_lost_or_overtaken_packet_is_an_error() {
         let (_, counters) = play_harm(Some(8), None);
         assert_eq!(counters.payload_errors, 2);
         for spoilt in [2, 5] {
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_at_the_end_are_not_awaited() {
+    fn packets_lost_at_the_end_are_not_waited_for() {
         let mut ledger = Ledger::new(1);
         for packet in 0..3 {
             ledger.speak(0);

@@ -318,7 +318,7 @@ fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
         FromPeer::Ready { ports, notes } => Ok((ports, notes)),
         FromPeer::Failed { reason } => bail!("the parties failed: {reason}"),
         FromPeer::Progress(_) | FromPeer::Done { .. } | FromPeer::Parted(_) => {
-            bail!("unexpected message from the parties")
+            bail!("the process with the parties sent an unexpected message")
         }
     }
 }

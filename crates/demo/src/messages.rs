@@ -109,7 +109,7 @@ mod tests {
 
     /// Party 2, which sends to ports 10,004 and 10,005, receives stream 3.
     #[test]
-    fn the_own_port_of_a_party_is_the_one_to_which_it_sends() {
+    fn a_party_sends_to_its_own_port_of_the_gateway() {
         let call = Call {
             first_port: 10_000,
             port_step: 2,

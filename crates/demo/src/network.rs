@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
+    fn equal_seeds_simulate_the_same_network() {
         assert_eq!(play(HARM), play(HARM));
         let other = Harm { seed: 8, ..HARM };
         assert_ne!(play(HARM).0, play(other).0);

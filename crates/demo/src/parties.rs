@@ -86,8 +86,7 @@ impl Parties {
         }
         vec![format!(
             "The parties' socket buffers are {} KiB instead of {} KiB, because the kernel allows no more \
-             (net.core.rmem_max). A busy machine may then lose packets that the gateway did send. \
-             To allow it: sudo sysctl -w net.core.rmem_max={BUFFER_BYTES}",
+             (net.core.rmem_max). If the machine is busy, it may then lose packets that the gateway has sent. To allow larger buffers: sudo sysctl -w net.core.rmem_max={BUFFER_BYTES}",
             granted / 1024,
             BUFFER_BYTES / 1024,
         )]

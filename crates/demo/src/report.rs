@@ -157,11 +157,11 @@ impl Report {
         format!(
             "{verdict}\n\n\
              {:>10}  phone calls at once: {} streams of 50 packets a second, from PCMU to PCMA and back, for {} s\n\
-             {:>10}  packets sent by the parties, {} heard by the other ones{}\n\
-             {:>10}  threads in the gateway, {} the streams\n\
+             {:>10}  packets sent by the parties, and {} received by the other parties{}\n\
+             {:>10}  threads in the gateway; {} the streams\n\
              {:>9}%  of one CPU core: {:.1} µs per packet received, converted and sent{per_core}\n\
              {}\
-             {:>7.1} ms  typical way through the gateway (99 % within {:.1} ms, the longest {:.1} ms){}\n\
+             {:>7.1} ms  median delay in the gateway (99 % within {:.1} ms, the longest {:.1} ms){}\n\
              {:>6.0} KiB  of memory per stream, and {:.2} s to start them all",
             grouped(self.streams.div_ceil(2) as u64),
             grouped(self.streams as u64),
@@ -170,7 +170,7 @@ impl Report {
             grouped(self.packets_received),
             match self.contexts {
                 0 => "",
-                _ => ", each from the port that it sends to",
+                _ => ", from the right ports",
             },
             self.threads,
             match self.contexts {
@@ -187,7 +187,7 @@ impl Report {
             match self.details.latency_ms {
                 0 => String::new(),
                 // Packets may stay for less time than this, because the buffer counts from the packet with the least delay.
-                ms => format!(";\n{:>12}its jitter buffer is set to {ms} ms", ""),
+                ms => format!(";\n{:>12}the jitter buffer is set to {ms} ms", ""),
             },
             self.rss_kib_per_stream,
             self.setup_seconds,
@@ -228,7 +228,7 @@ impl Report {
         if !details.harm.is_none() || self.concealed_ms > 0 {
             lines += &format!(
                 "{:>10}  packets lost on the way to the gateway, on purpose; {} came too late\n\
-                 {:>7} ms  of audio made up by the gateway in their place (concealed)\n",
+                 {:>7} ms  of audio that the gateway inserted in their place (concealed)\n",
                 grouped(details.network_lost),
                 grouped(details.too_late),
                 grouped(self.concealed_ms),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_machine_excuses_only_its_own_effects() {
+    fn a_busy_machine_excuses_only_losses_and_reports() {
         let busy = |starved_ms| {
             let mut report = Report {
                 lost: 3,
@@ -376,16 +376,16 @@ mod tests {
         report.latency_ms_p50 = 30.9;
         report.details.latency_ms = 40;
         let summary = report.summary();
-        assert!(summary.contains("30.9 ms  typical way"), "{summary}");
+        assert!(summary.contains("30.9 ms  median delay"), "{summary}");
         assert!(
-            summary.contains("its jitter buffer is set to 40 ms"),
+            summary.contains("the jitter buffer is set to 40 ms"),
             "{summary}"
         );
         assert!(!summary.contains("of which"), "{summary}");
     }
 
     #[test]
-    fn only_reports_that_came_and_were_right_are_called_right() {
+    fn the_summary_calls_reports_right_only_if_some_arrived_without_errors() {
         let claim = "LSR and DLSR are right in all of them";
         let summary = |reports, errors| {
             let mut report = report();

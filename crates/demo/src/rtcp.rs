@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn true_reports_are_accepted() {
+    fn correct_reports_are_accepted() {
         let counters = play(Lie::None);
         assert_eq!((counters.malformed, counters.untrue), (0, 0));
         assert_eq!(counters.calls, 1);
@@ -432,17 +432,17 @@ mod tests {
     }
 
     #[test]
-    fn other_losses_than_those_of_the_network_are_noticed() {
+    fn reported_losses_that_the_network_did_not_cause_are_detected() {
         assert!(play(Lie::Lost).untrue >= 1);
     }
 
     #[test]
-    fn false_counts_of_received_packets_are_detected() {
+    fn wrong_counts_of_received_packets_are_detected() {
         assert!(play(Lie::Sent).untrue >= 1);
     }
 
     #[test]
-    fn false_jitter_and_times_are_noticed() {
+    fn wrong_jitter_and_times_are_detected() {
         for (place, word) in [
             // The true jitter is half of 10 ms.
             (JITTER, 0),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_leaves_without_a_bye_is_noticed() {
+    fn a_missing_bye_of_the_gateway_is_detected() {
         for is_polite in [true, false] {
             let ledger = Ledger::new(1);
             let mut rtcp = Rtcp::new(2, 0, FIRST_SSRC, |_| 5004);

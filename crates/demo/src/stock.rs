@@ -18,7 +18,7 @@ pub(super) fn config(args: &DemoArgs, ports: Ports, party_ports: &[u16]) -> miet
     for stream in 0..usize::from(args.streams) {
         let (codec, codec_out) = [("PCMU", "PCMA"), ("PCMA", "PCMU")][stream % 2];
         let Some(to) = party_ports.get(other_party(stream) / PARTIES_PER_SOCKET) else {
-            bail!("party {} has no socket", other_party(stream));
+            bail!("cannot find the socket of party {}", other_party(stream));
         };
         // Writing to a String cannot fail.
         let _ = write!(

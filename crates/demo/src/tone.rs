@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_in_a_row_differ_in_every_stream() {
+    fn consecutive_packets_differ_in_every_stream() {
         let tones = Tones::new(3000);
         for stream in (0..3000).step_by(37).chain([2999]) {
             let packets = (1000..1000 + DISTINCT_PACKETS).map(|n| tones.sent(stream, n));
@@ -162,7 +162,7 @@ mod tests {
     /// The reference is the sine itself. Encoding in each law changes a sample by at most half a step. A step is a sixteenth of
     /// the start of its segment.
     #[test]
-    fn sent_and_expected_samples_are_the_tone() {
+    fn sent_and_expected_samples_equal_the_tone() {
         let tones = Tones::new(7);
         for (stream, packet) in [(0, 0), (3, 99), (6, 12_345)] {
             let (sent, expected) = (tones.sent(stream, packet), tones.expected(stream, packet));

@@ -1,8 +1,8 @@
 //! The published benchmark of stream demultiplexers, and cases that it omits.
 //!
-//! 100 million messages with a `String`, of 3 ids in turn, come from a stream that is always ready. They go to sinks that push to
-//! a `Vec`, on tokio's current-thread runtime. Orders come through flume. Four designs are implemented as published, and compared
-//! with this crate:
+//! 100 million messages with a `String` come from a stream that is always ready. Three ids take turns. The messages go to sinks
+//! that push to a `Vec`, on tokio's current-thread runtime. Orders come through flume. Four designs are implemented as published,
+//! and compared with this crate:
 //!
 //! | design | orders and messages | lost messages |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | `by-hand` | messages first, orders if no message is ready | of a key whose order waits |
 //! | `demultiplexer` | this crate | none |
 //!
-//! Each `Vec` is cleared at 64 messages, so that 100 million strings are not kept. With many sinks, the benchmark thus does not
-//! measure the memory of the `Vec`s.
+//! Each `Vec` is cleared when it has 64 messages, so that 100 million strings need not fit into memory. So even with many sinks,
+//! the benchmark does not measure the memory of the `Vec`s.
 //!
 //! `cargo bench -p threadbare-demux --bench published -- [--messages N] [--rounds N] [--json]`
 //!
@@ -204,7 +204,7 @@ async fn by_select_all<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     }
 }
 
-/// Handles orders only while the input has no message, except the orders at the start.
+/// Handles orders only when the input has no message. The orders at the start are handled first.
 async fn by_hand<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     let mut messages = messages;
     let mut sinks: HashMap<u32, VecSink<P>> = orders.drain().collect();
@@ -357,7 +357,7 @@ fn cases(messages: u64) -> Vec<Case> {
         true,
         messages,
     );
-    // The same without allocations.
+    // Measure the same case without allocations.
     add(
         &[SelectBiased, ByHand, Demultiplexer, Limited],
         3,

@@ -22,8 +22,8 @@ pub struct Builder<M, S, R, O, H> {
 }
 
 impl<M, S, R: Route<M>, H> Builder<M, S, R, NoOrders<R::Key, S>, H> {
-    /// Creates a builder. The demultiplexer delivers messages to the sinks of the keys that `route` finds. `handler` decides
-    /// about sinks that fail.
+    /// Creates a builder. The demultiplexer finds the key of each message with `route`, and delivers the message to the sinks of
+    /// that key. `handler` decides about sinks that fail.
     pub fn new(route: R, handler: H) -> Self {
         Builder {
             route,
@@ -79,8 +79,8 @@ impl<M, S, R, O, H> Builder<M, S, R, O, H> {
         self
     }
 
-    /// Limits the time that the sinks have after the end of the input. `deadline` is called at that end, and the sinks' time ends
-    /// with its future. Without this limit, the time is unlimited.
+    /// Limits the time that the sinks have after the end of the input. `deadline` is called at the end of the input. When the
+    /// future that it returns completes, the sinks' time is over. By default, the time is unlimited.
     pub fn deadline<F>(mut self, deadline: impl FnOnce() -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -89,8 +89,8 @@ impl<M, S, R, O, H> Builder<M, S, R, O, H> {
         self
     }
 
-    /// Seeds the hash of keys. If other parties choose the keys, give a random number, so that they cannot choose keys that
-    /// collide.
+    /// Sets the seed of the hash of keys. If other parties choose the keys, pass a random number, so that they cannot choose keys
+    /// that collide.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = seed;
         self

@@ -1,12 +1,12 @@
-//! Path of a message: from the input over its key and the places of sinks to a sink.
+//! The path of a message: from the input, through its key and the places of sinks, to a sink.
 //!
 //! | phase | input | ends with |
 //! |---|---|---|
 //! | running | polled, at most a batch at a time | the input's end |
 //! | ending | ended; sinks take their waiting messages and are closed | the last sink's close, or the deadline |
 //!
-//! A message that cannot continue is *held*, and the input is not polled in the meantime. Reasons are a sink with
-//! [`crate::Policy::Block`], or more orders than one batch takes.
+//! A message that cannot continue is *held*, and the input is not polled in the meantime. There are two reasons: a sink with
+//! [`crate::Policy::Block`], and more orders than one batch takes.
 
 use std::fmt;
 use std::pin::Pin;
@@ -29,8 +29,8 @@ use crate::table::{Found, Table};
 
 /// Delivers messages from a stream to the sinks of their keys. It is a future: run it as a task, or await it.
 ///
-/// It ends when its input ends, or earlier by [`Handle::abort`] or its handler. An order that was ready before the input gave a
-/// message is applied before that message is routed.
+/// It ends when its input ends, or earlier through [`Handle::abort`] or its handler. If an order was ready before the input gave
+/// a message, the order is applied before that message is routed.
 #[must_use = "futures do nothing unless polled"]
 pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
     input: Option<I>,
@@ -43,7 +43,7 @@ pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
     slots: Slots<R::Key, I::Item, S>,
     /// Sinks that have taken messages since their last flush.
     unflushed: Vec<usize>,
-    /// Sinks whose guards must learn of dropped messages, because a blocked sink does not flush.
+    /// Sinks whose guards must be told of dropped messages, because a blocked sink does not flush.
     unpublished: Vec<usize>,
     woken: Vec<usize>,
     undelivered: Undelivered<I::Item>,
@@ -63,15 +63,15 @@ enum Undelivered<M> {
     None,
     /// The message's sinks are not known yet, because orders come first.
     Unrouted(M),
-    /// The message waits for these sinks, the last in the list first. That sink has not taken the message, which has already
-    /// passed the sink's limit.
+    /// The message waits for these sinks, of which the last in the list comes first. The message has already passed the rate
+    /// limit of that sink, but the sink has not taken it.
     Blocked(M, Vec<Place>),
 }
 
 /// Whether a batch continues.
 enum Next {
     Go,
-    /// Woken sinks, or the remaining part of a batch, come first.
+    /// Woken sinks, or the rest of a batch, come first.
     Wait,
 }
 
@@ -116,7 +116,7 @@ where
         }
     }
 
-    /// Returns a handle that gives orders to the demultiplexer from any thread, also while it runs.
+    /// Returns a handle. Any thread can use it to give orders to the demultiplexer, even while the demultiplexer runs.
     pub fn handle(&self) -> Handle<R::Key, S> {
         Handle(self.control.clone())
     }
@@ -232,8 +232,8 @@ where
         }
     }
 
-    /// Delivers to several sinks, the last in the list first. With `is_admitted`, the message has already passed the limit of
-    /// that sink.
+    /// Delivers to several sinks, of which the last in the list comes first. `is_admitted`: the message has already passed the
+    /// rate limit of that sink.
     fn give_all(&mut self, message: I::Item, mut places: Vec<Place>, is_admitted: bool) {
         let (mut message, mut is_admitted) = (message, is_admitted);
         while let Some(place) = places.pop() {
@@ -308,7 +308,7 @@ where
 
     fn publish_marked(&mut self) {
         while let Some(index) = self.unpublished.pop() {
-            // Another sink may have the place by now. A removed sink has already published its last counts.
+            // Another sink may have the place by now. The removed sink has already published its last counts.
             if let Some(slot) = self.slots.get(index)
                 && std::mem::replace(&mut slot.needs_publish, false)
             {
@@ -323,7 +323,7 @@ where
             return;
         };
         let verdict = self.handler.failed(&slot.target, error);
-        // A failing sink that is closing is removed in any case.
+        // A sink that fails while it is closing is removed, whatever the handler decides.
         let is_closing = slot.is_closing;
         if verdict == Verdict::Abort {
             self.end.get_or_insert(End::Failed);
@@ -371,7 +371,7 @@ where
         }
     }
 
-    /// Moves a held message to the buffer of this sink. The message came before the sink's end.
+    /// Moves a held message to the buffer of this sink, because the message came before the sink's end.
     fn unhold(&mut self, index: usize) {
         let (message, mut places) =
             match std::mem::replace(&mut self.undelivered, Undelivered::None) {
@@ -409,7 +409,7 @@ where
                 self.advance(index);
             }
         }
-        // Reuses the memory; indices that were added in the meantime stay.
+        // Swap the lists, to reuse their memory. Indices that were added in the meantime stay.
         woken.append(&mut self.woken);
         self.woken = woken;
     }
@@ -704,6 +704,6 @@ impl<I: Stream, R: Route<I::Item>, O, S, H> fmt::Debug for Demultiplexer<I, R, O
 const BATCH: usize = 256;
 /// Maximum number of orders in one poll.
 const ORDERS_MAX: usize = 1024;
-/// Maximum number of sinks that are closing while the input continues. Further ones are dropped at once. Otherwise peers that
-/// come and go without reading would accumulate.
+/// Maximum number of sinks that are closing while the input continues. Further sinks are dropped at once. Without this limit, the
+/// sinks of peers that come and go without reading would accumulate.
 const CLOSING_MAX: usize = 1024;

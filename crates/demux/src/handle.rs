@@ -99,8 +99,8 @@ impl<S> fmt::Display for Ended<S> {
 impl<S> std::error::Error for Ended<S> {}
 
 impl<K, S> Handle<K, S> {
-    /// Subscribes a sink. It gets the messages of the target until the guard is dropped, including all that the input gives after
-    /// this call has returned.
+    /// Subscribes a sink. It gets the messages of the target until the guard is dropped. This includes all messages that the
+    /// input gives after this call has returned.
     ///
     /// # Errors
     /// Fails if the demultiplexer has ended.
@@ -157,12 +157,12 @@ pub struct Guard<K, S> {
 }
 
 impl<K, S> Guard<K, S> {
-    /// State of the subscription.
+    /// Returns the state of the subscription.
     pub fn status(&self) -> Status {
         self.link.status()
     }
 
-    /// Returns the counts at the last flush of the sink, or at the last batch in which messages for it were dropped.
+    /// Returns the sink's counts at its last flush, or at the last batch in which messages for it were dropped.
     pub fn statistics(&self) -> SinkStatistics {
         self.link.statistics()
     }

@@ -11,7 +11,7 @@ pub enum Status {
     Ordered,
     /// The sink gets messages.
     Active,
-    /// The key had a sink and the setting is [`crate::Duplicates::Refuse`], or the service is invalid.
+    /// The key already had a sink and the setting is [`crate::Duplicates::Refuse`], or the service is invalid.
     Refused,
     /// The sink gets no more messages: it was unsubscribed, replaced or disconnected, it failed, or the demultiplexer has ended.
     Ended,

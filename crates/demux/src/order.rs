@@ -10,18 +10,18 @@ use crate::policy::{Policy, RateLimit};
 pub enum Target<K> {
     /// Messages with this key.
     Key(K),
-    /// Messages without a sink of their key.
+    /// Messages whose key has no sink, and messages without a key.
     Unmatched,
 }
 
 /// Service for a sink.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Service {
-    /// Applied when the sink is not ready and `buffer` is full.
+    /// Treatment of a message when the sink is not ready and `buffer` is full.
     pub policy: Policy,
     /// Maximum number of messages buffered for the sink; memory is allocated as needed.
     pub buffer: usize,
-    /// Rate limit, applied before all else. It needs [`crate::Builder::clock`].
+    /// Rate limit, which is applied first. It needs [`crate::Builder::clock`].
     pub limit: Option<RateLimit>,
 }
 

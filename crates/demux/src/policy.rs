@@ -5,16 +5,15 @@ use std::time::Duration;
 /// Treatment of a message for a sink that is not ready and whose buffer is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The message waits, and so do all following ones of the input. No sink gets a message until this one takes it (head-of-line
-    /// blocking). This is for sinks that must get everything and may slow down the input.
+    /// The message waits, and so do all following messages of the input. No sink gets a message until this sink takes it
+    /// (head-of-line blocking). This is for sinks that must get everything and may slow down the input.
     #[default]
     Block,
     /// The message is dropped.
     DropNewest,
     /// The oldest message in the buffer is dropped, and the new one is added. Without a buffer, it is the same as `DropNewest`.
     DropOldest,
-    /// The message is dropped. After this many dropped messages in a row, none of which the sink took in between, the sink is
-    /// disconnected.
+    /// The message is dropped. If this many messages in a row are dropped, the sink is disconnected.
     DisconnectAfter(u32),
 }
 
@@ -50,7 +49,7 @@ impl RateLimit {
 /// The schedule of one sink.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Schedule {
-    /// Time of the next message if all come at the average rate; 0 at first.
+    /// Time of the next message if all messages come at the average rate; 0 at first.
     due_ns: u64,
 }
 
@@ -95,9 +94,9 @@ mod tests {
     }
 
     proptest! {
-        /// The bound of the algorithm (I.371): in any time t, at most burst + t / period messages.
+        /// By the definition of the algorithm (I.371), any time t has at most burst + t / period messages.
         #[test]
-        fn no_time_has_more_messages_than_the_limit(
+        fn no_interval_has_more_messages_than_the_limit_allows(
             period in 1..50_u64,
             burst in 1..6_u32,
             gaps in prop::collection::vec(0..60_u64, 1..200),

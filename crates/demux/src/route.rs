@@ -2,12 +2,12 @@
 
 use std::hash::Hash;
 
-/// A message that knows its key.
+/// A message that contains its key.
 pub trait Identifiable {
     /// Type of the key. It is cloned and hashed for each message, so prefer an integer or an `Arc<str>` to a `String`.
     type Id: Clone + Eq + Hash;
 
-    /// The key of this message.
+    /// Returns the key of this message.
     fn id(&self) -> Self::Id;
 }
 
@@ -33,7 +33,7 @@ where
     }
 }
 
-/// Routes messages that know their keys.
+/// Routes messages that contain their keys.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ById;
 

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_order_is_visible_before_a_later_message() {
+    fn loom_a_command_is_seen_before_a_later_message() {
         loom::model(|| {
             let signals = Arc::new(Signals::default());
             signals.take_orders();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_no_order_stays_unseen() {
+    fn loom_every_command_is_seen() {
         loom::model(|| {
             let signals = Arc::new(Signals::default());
             let woken = Arc::new(Counted::default());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_no_sink_that_was_woken_stays_unseen() {
+    fn loom_every_woken_sink_is_polled() {
         loom::model(|| {
             let signals = Arc::new(Signals::default());
             let woken = Arc::new(Counted::default());

@@ -21,7 +21,7 @@ pub(crate) enum Offer<M, E> {
     WaitsForOldest,
     Limited,
     Overflowed,
-    /// The message overflowed, after too many others in a row.
+    /// The message is dropped, because too many before it were dropped in a row. The sink must be disconnected.
     Disconnect,
     /// The message must wait, and so must all following ones.
     Blocked(M),
@@ -42,7 +42,7 @@ pub(crate) struct Slot<K, M, S> {
     /// Whether the sink has returned `Pending` and has not been woken since.
     is_pending: bool,
     pub(crate) needs_flush: bool,
-    /// Whether the sink's guard must learn of dropped messages.
+    /// Whether the sink's guard must be told of dropped messages.
     pub(crate) needs_publish: bool,
     pub(crate) is_closing: bool,
     /// Whether a guard reads the link.
@@ -119,7 +119,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         self.offer_admitted(message)
     }
 
-    /// Does the same for a message that has already passed the limit.
+    /// Acts as [`Slot::offer`], for a message that has already passed the limit.
     #[inline]
     pub(crate) fn offer_admitted(&mut self, message: M) -> Offer<M, S::Error> {
         if !self.has_waiting {
@@ -192,7 +192,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         Ok(())
     }
 
-    /// Clears the signal of a sink that was woken, or that is checked for the first time after a change.
+    /// Clears the wake-up flag of a sink that was woken, or that is checked for the first time after a change.
     pub(crate) fn clear_signal(&mut self) {
         self.signal.clear();
         self.is_pending = false;
@@ -206,7 +206,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
                 Poll::Ready(ready) => ready,
                 Poll::Pending => break,
             };
-            // Each error loses one message, so that a permanently failing sink cannot block others.
+            // Each error loses one message, so that a sink that always fails cannot block others.
             let Some(message) = self.waiting.pop_front() else {
                 break;
             };

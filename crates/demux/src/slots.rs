@@ -12,7 +12,7 @@ use crate::slot::Slot;
 pub(crate) struct Slots<K, M, S> {
     entries: Vec<Entry<K, M, S>>,
     free: Vec<usize>,
-    /// Number of the next entry; it distinguishes entries that reuse a place.
+    /// Number of the next entry. It distinguishes entries that use the same place one after another.
     next_number: u64,
     used: usize,
 }
@@ -32,7 +32,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
         }
     }
 
-    /// Number of sinks.
+    /// Returns the number of sinks.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
@@ -64,7 +64,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
         self.entries.get_mut(index)?.slot.as_mut()
     }
 
-    /// The place with this index, with its number.
+    /// Returns the place with this index, with its number.
     pub(crate) fn place(&self, index: usize) -> Option<Place> {
         let entry = self.entries.get(index)?;
         entry.slot.as_ref()?;
@@ -84,7 +84,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
         Some(slot)
     }
 
-    /// The places in use.
+    /// Returns the places in use.
     pub(crate) fn indices(&self) -> Vec<usize> {
         let used = self.entries.iter().enumerate();
         used.filter(|(_, entry)| entry.slot.is_some())
@@ -94,7 +94,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
 }
 
 impl<K, M, S> Slots<K, M, S> {
-    /// Ends all links when the demultiplexer is dropped without a report.
+    /// Ends all links. This is for a demultiplexer that is dropped before it has returned a report.
     pub(crate) fn end_links(&self) {
         for slot in self.entries.iter().filter_map(|entry| entry.slot.as_ref()) {
             slot.link.end(slot.statistics());

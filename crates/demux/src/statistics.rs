@@ -48,7 +48,7 @@ pub struct SinkStatistics {
     pub overflowed: u64,
 }
 
-/// Way in which a demultiplexer ended.
+/// The reason why a demultiplexer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The input has ended, and all sinks took their messages and were closed.
@@ -64,12 +64,12 @@ pub enum End {
 /// Result of a demultiplexer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// Way in which the demultiplexer ended.
+    /// The reason why the demultiplexer ended.
     pub end: End,
     /// Counts of messages. None is waiting any more.
     pub statistics: Statistics,
     /// Number of sinks that were closed normally.
     pub closed: u64,
-    /// Sinks that were dropped without closing: failed, disconnected, or abandoned at the end.
+    /// Number of sinks that were dropped without closing: they failed, were disconnected, or were abandoned at the end.
     pub dropped: u64,
 }

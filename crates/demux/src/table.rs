@@ -6,8 +6,8 @@ use std::hash::Hash;
 use crate::hash::Seeded;
 use crate::order::Target;
 
-/// Place of a key's only sink, or index of a list with the places of several sinks. It is small, so that thousands stay in the
-/// cache.
+/// The place of a key's only sink, or the index of a list with the places of several sinks. It is small, so that thousands of
+/// keys stay in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Places(u32);
 
@@ -38,7 +38,7 @@ pub(crate) struct Table<K> {
     /// Lists for keys with several sinks; used only if messages may be copied.
     lists: Vec<Vec<usize>>,
     free: Vec<usize>,
-    /// The last key looked up, if it has one sink, because messages with the same key often come together.
+    /// The last key that was looked up, if it has one sink. It is stored because messages with the same key often come together.
     last: Option<(K, usize)>,
 }
 
@@ -72,7 +72,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
         }
     }
 
-    /// The places of the target's sinks.
+    /// Returns the places of the target's sinks.
     pub(crate) fn places(&self, target: &Target<K>) -> Vec<usize> {
         match self.entry(target).map(Places::get) {
             None => Vec::new(),

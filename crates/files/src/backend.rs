@@ -10,13 +10,13 @@ pub(crate) type Finished = (u64, io::Result<Done>);
 
 /// Executes operations. Only the service thread uses it.
 pub(crate) trait Backend: Send {
-    /// Begins an operation. No other operation under way has the same number.
+    /// Begins an operation. No other running operation has the same number.
     fn begin(&mut self, token: u64, job: Job);
 
-    /// Allows an operation to end without completion. Its result comes in any case.
+    /// Allows an operation to end before it is complete. It has a result in any case.
     fn cancel(&mut self, token: u64);
 
-    /// Whether the next [`wait`](Self::wait) is short in any case. Then the thread need not be woken.
+    /// Whether the next [`wait`](Self::wait) is short in any case, so that the thread need not be woken.
     fn waits_briefly(&self) -> bool {
         false
     }

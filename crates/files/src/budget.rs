@@ -1,10 +1,10 @@
-//! Memory that waits for the disk, for all files of a group.
+//! Limits the memory that waits for the disk, for all files of a group together.
 //!
-//! Each file may hold [`SHARE_BYTES_MIN`], or one write of any size, regardless of the others. Beyond that, a file may hold at
-//! most as much as is still free. (These are dynamic thresholds, as in the shared buffers of switches: Choudhury and Hahne,
+//! Each file may hold [`SHARE_BYTES_MIN`], or one write of any size, whatever the other files hold. Above that, a file may hold
+//! at most as much as is still free. (These are dynamic thresholds, as in the shared buffers of switches: Choudhury and Hahne,
 //! "Dynamic queue length thresholds for shared-memory packet switches", 1998.) So one stalled file takes at most half of the
-//! budget, and n stalled files take n/(n+1). The remaining part is for active files. The budget and the minimum shares limit the
-//! sum.
+//! budget, and n stalled files take n/(n+1). The remaining part is for active files. The total is limited by the budget plus the
+//! minimum shares.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
@@ -50,7 +50,7 @@ impl<W> Shares<W> {
         is_admitted
     }
 
-    /// Returns the wakers of the files that are admitted now.
+    /// Returns the wakers of the files whose waiting writes are admitted now.
     fn release(&mut self, file: usize, bytes: usize) -> Vec<W> {
         let file_use = &mut self.files[file];
         debug_assert!(file_use.used >= bytes, "released more than was taken");
@@ -104,12 +104,12 @@ impl Budget {
         budget
     }
 
-    /// Maximum number of bytes that the files may hold together, apart from their minimum shares.
+    /// Returns the maximum number of bytes that the files may hold together, apart from their minimum shares.
     pub fn max(&self) -> usize {
         lock(&self.0).max
     }
 
-    /// Number of bytes that the files hold.
+    /// Returns the number of bytes that the files hold.
     pub fn used(&self) -> usize {
         lock(&self.0).used
     }
@@ -140,7 +140,7 @@ impl Share {
         Share { budget, file }
     }
 
-    /// Takes `bytes`. If that is refused, `waker` is called when it would be granted.
+    /// Takes `bytes`. If they are refused, `waker` is called when they would be granted.
     pub(crate) fn take(&self, bytes: usize, waker: Option<&Waker>) -> Taken {
         let mut shares = lock(&self.budget.0);
         if shares.take(self.file, bytes) {
@@ -213,9 +213,9 @@ mod tests {
     const MAX: usize = 256 << 10;
 
     proptest! {
-        /// The model has a list of writes for each file, and sums them up for each decision.
+        /// The model has a list of writes for each file, and sums it up for each decision.
         #[test]
-        fn shares_decide_like_a_list(steps in prop::collection::vec(step(), 0..200)) {
+        fn the_budget_decides_like_a_simple_list(steps in prop::collection::vec(step(), 0..200)) {
             let mut shares = shares(5, MAX);
             let mut twin: Vec<Vec<usize>> = vec![Vec::new(); 5];
             let mut waits: Vec<Option<usize>> = vec![None; 5];
@@ -252,14 +252,14 @@ mod tests {
                 }
                 let used: usize = twin.iter().flatten().sum();
                 prop_assert_eq!(shares.used, used);
-                // This is the limit of the module documentation. Each file has its minimum share, or one large write.
+                // This is the limit that the module documentation states. Each file has its minimum share, or one large write.
                 prop_assert!(used <= MAX + 5 * SHARE_BYTES_MIN.max(90_000));
             }
         }
 
         /// Stalled files take all they can and return nothing. Another file is written, and must continue.
         #[test]
-        fn stalled_files_leave_room_for_the_others(
+        fn stalled_files_leave_space_for_other_files(
             stalled in 1..20usize,
             writes in prop::collection::vec((0..20usize, 1..20_000usize), 0..400),
         ) {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stalled_file_takes_half() {
+    fn one_stalled_file_uses_half_of_the_budget() {
         let mut shares = shares(2, MAX);
         while shares.take(0, 1024) {}
         assert_eq!(shares.used, MAX / 2);

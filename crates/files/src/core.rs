@@ -5,11 +5,11 @@
 //!     `--------- an operation fails, or is given up -----------> Failed: the queue is dropped, the descriptor closed
 //! ```
 //!
-//! Entries are executed in order, one operation at a time, so the effects on a file have the same order with any backend. Writes
-//! are combined. They leave when they fill a block, when the first has waited for the linger time, or when another entry follows
-//! them. A position is determined when the operation begins, so that a dropped write leaves no hole.
+//! Entries are executed in order, one operation at a time, so a file has the same contents with any backend. Small writes are
+//! combined. They are executed when they fill a block, when the first of them has waited for the linger time, or when another
+//! entry follows them. The position of a write is determined when its operation begins, so that a dropped write leaves no hole.
 //!
-//! The drain contract: after each call that may change something, take replies and memory to be dropped from
+//! The drain contract: after each call that may change something, take replies, and memory to be dropped, from
 //! [`FileCore::take_outputs`]. Then call [`FileCore::poll_job`] for the next operation until it returns `None`.
 
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     pub(crate) access: Access,
     pub(crate) with_parents: bool,
     pub(crate) permissions: u32,
-    /// Size at which combined writes leave. It is also their approximate size.
+    /// Size at which combined writes are executed. It is also their approximate size.
     pub(crate) block_bytes: usize,
     /// Maximum time for which a write waits to be combined.
     pub(crate) linger_ns: u64,
@@ -73,12 +73,12 @@ enum Entry<T> {
     Do(Step, T),
 }
 
-/// The operation under way.
+/// The operation that is being executed.
 enum Current<T> {
     Open,
     Inspect,
     Write(usize),
-    /// A sync that the clock started, without a waiting caller.
+    /// A sync that was due by time, so no caller waits for it.
     Sync,
     Close,
     Do(Step, T),
@@ -139,7 +139,7 @@ pub(crate) struct FileCore<T> {
     /// Remaining part of a short write, and its bytes in the budget.
     rest: Option<(Writing, usize)>,
     queue: VecDeque<Entry<T>>,
-    /// Number of queued entries other than writes. They require that all earlier writes are done.
+    /// Number of queued entries that are not writes. Earlier writes must be executed before them.
     orders: usize,
     queued_bytes: usize,
     /// Arrival of the first queued write.
@@ -194,7 +194,7 @@ impl<T> FileCore<T> {
         self.has_end
     }
 
-    /// Attributes of the file, known after it has been opened.
+    /// Returns the attributes of the file, known after it has been opened.
     pub(crate) fn stat(&self) -> Option<Stat> {
         matches!(self.stage, Stage::Ready | Stage::Closed).then_some(self.stat)
     }
@@ -260,7 +260,7 @@ impl<T> FileCore<T> {
         self.queue.push_back(Entry::Do(step, ticket));
     }
 
-    /// Makes queued writes leave at once.
+    /// Makes queued writes be executed at once.
     pub(crate) fn hurry(&mut self) {
         self.is_hurried = true;
     }
@@ -295,14 +295,14 @@ impl<T> FileCore<T> {
         self.settle_gathering(0);
     }
 
-    /// Ends all writing. The caller must cancel an operation under way.
+    /// Ends all writing. The caller must cancel the operation that is being executed.
     pub(crate) fn give_up(&mut self) {
         if !matches!(self.stage, Stage::Failed(_) | Stage::Closed) {
             self.fail("finish", &io::Error::from_raw_os_error(libc::ECANCELED));
         }
     }
 
-    /// Whether [`FileCore::poll_job`] has an operation.
+    /// Whether [`FileCore::poll_job`] would return an operation.
     pub(crate) fn wants_turn(&self, now_ns: u64) -> bool {
         if self.current.is_some() {
             return false;
@@ -323,7 +323,7 @@ impl<T> FileCore<T> {
         }
     }
 
-    /// Time at which the file needs a turn, even without input.
+    /// Returns the time at which the file needs a turn, even without input.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         if self.current.is_some() || !matches!(self.stage, Stage::Ready) {
             return None;
@@ -400,7 +400,7 @@ impl<T> FileCore<T> {
         self.queue.pop_front()
     }
 
-    /// Begins an entry. Returns `None` if it was done at once.
+    /// Begins an entry. Returns `None` if the entry was done at once.
     fn begin_step(&mut self) -> Option<Job> {
         let Some(Entry::Do(step, ticket)) = self.pop_order() else {
             return None;
@@ -431,14 +431,15 @@ impl<T> FileCore<T> {
                 file,
                 bytes: self.begin,
             },
-            // Data written into a pipe cannot be taken back.
+            // Data that was written into a pipe cannot be taken back.
             (Step::Restart, Some(_)) => {
                 self.outputs.replies.push((ticket, Ok(Done::Nothing)));
                 return None;
             }
             (_, None) => {
                 let error = io::Error::from_raw_os_error(libc::EBADF);
-                let failure = Failure::new(&self.plan.path, "use after its end", &error);
+                let failure =
+                    Failure::new(&self.plan.path, "use the file after it was closed", &error);
                 self.outputs.replies.push((ticket, Err(failure)));
                 return None;
             }
@@ -460,8 +461,8 @@ impl<T> FileCore<T> {
         Some(Job::Write { file, writing })
     }
 
-    /// Takes the writes at the front as one operation. It has at most a block, or one larger piece, so that the remaining writes
-    /// can still be dropped if the disk stalls.
+    /// Takes the writes at the front as one operation. Together they have at most a block, or they are one larger piece. So the
+    /// remaining writes can still be dropped if the disk stalls.
     fn gather(&mut self, now_ns: u64) -> (Writing, usize) {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while pieces.len() < PIECES_MAX
@@ -478,7 +479,7 @@ impl<T> FileCore<T> {
             pieces.push(piece);
         }
         self.queued_bytes -= bytes;
-        // The remaining writes were due, too.
+        // The remaining writes are due, too.
         self.is_hurried = true;
         self.settle_gathering(now_ns);
         let at = self.stat.is_regular.then_some(self.cursor);
@@ -570,7 +571,7 @@ impl<T> FileCore<T> {
                 self.outputs.discarded.append(&mut writing.pieces);
                 if left > 0 {
                     self.counts.lost += left as u64;
-                    // The system has written nothing, and given no reason.
+                    // The system has written nothing, and has given no reason.
                     self.fail("write", &io::Error::from_raw_os_error(libc::EIO));
                 }
             }

@@ -1,11 +1,12 @@
-//! Bytes on their way to a file.
+//! Bytes to be written to a file.
 
 /// Bytes that the service keeps until they are written, for example a vector or a mapped buffer of a media framework.
 pub type Owned = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// Bytes for [`File::poll_write`](crate::File::poll_write).
 pub enum Data<'a> {
-    /// Bytes that are copied into a block with their neighbours. This is right for packets, whose memory is needed again.
+    /// Bytes that are copied into a block together with neighbouring writes. This is right for packets, whose memory is needed
+    /// again.
     Copy(&'a [u8]),
     /// Bytes that are kept without a copy.
     Owned(Owned),

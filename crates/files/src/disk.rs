@@ -14,7 +14,7 @@ use crate::ring::Ring;
 use crate::service::{Loose, Service, ServiceThread, Shared};
 use crate::wake::Wake;
 
-/// How operations are executed.
+/// The backend that executes operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
     /// io_uring if the system allows it, otherwise threads. The environment variable [`MODE_VARIABLE`] takes precedence.
@@ -45,7 +45,7 @@ pub enum StartError {
     Thread(String),
 }
 
-/// The service. Clones refer to the same service. Its thread ends when no user and no file is left.
+/// The disk service. Clones refer to the same service. Its thread ends when it has no user and no file any more.
 #[derive(Clone)]
 pub struct Disk {
     service: Arc<Service>,
@@ -79,7 +79,7 @@ impl Disk {
             _ => mode,
         };
         let mut all = lock(&SHARED);
-        // With `Auto`, a running ring is used even if another user requested it explicitly.
+        // With `Auto`, an io_uring that already runs is used, even if another user requested it explicitly.
         let asked: &[Mode] = match mode {
             Mode::Auto => &[Mode::Auto, Mode::Ring],
             Mode::Ring => &[Mode::Ring],
@@ -100,7 +100,7 @@ impl Disk {
     /// Starts a separate service.
     ///
     /// # Errors
-    /// The same as those of [`Disk::shared`].
+    /// Fails if the service cannot start: see [`StartError`].
     pub fn start(mode: Mode) -> Result<Disk, StartError> {
         let failed = |error: std::io::Error| StartError::Thread(error.to_string());
         let wake = Wake::new().map_err(failed)?;

@@ -22,17 +22,17 @@ impl Failure {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> PathBuf {
         self.path.to_path_buf()
     }
 
-    /// The operation, as a verb: `open`, `write`, `sync`, ...
+    /// Returns the operation, as a verb: `open`, `write`, `sync`, ...
     pub fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// The error number of the system, such as `ENOSPC`.
+    /// Returns the error number of the system, such as `ENOSPC`.
     pub fn errno(&self) -> i32 {
         self.code
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_names_the_path_the_operation_and_the_number() {
+    fn the_error_states_the_path_the_operation_and_the_error_number() {
         let path: Arc<Path> = Path::new("/r/a.wav").into();
         let error = io::Error::from_raw_os_error(libc::ENOSPC);
         let text = Failure::new(&path, "write", &error).to_string();

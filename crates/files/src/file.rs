@@ -23,13 +23,13 @@ pub struct Options {
     pub with_parents: bool,
     /// Permissions of a new file, before the umask. Each class of users that may read the file may also enter its new directory.
     pub permissions: u32,
-    /// Size in bytes at which combined small writes leave. It is also their approximate size.
+    /// Size in bytes at which combined small writes are executed. It is also their approximate size.
     pub block_bytes: usize,
     /// Maximum time for which a write waits to be combined. A crash of the process may lose this much data.
     pub linger: Duration,
     /// Maximum time until written data is on the disk, as far as the system can tell.
     pub sync_every: Option<Duration>,
-    /// Budget of waiting writes. `None`: only the user limits them.
+    /// Budget of waiting writes. With `None`, only the user limits them.
     pub budget: Option<Budget>,
 }
 
@@ -97,22 +97,22 @@ impl File {
         }
     }
 
-    /// The path, or the new one after a rename.
+    /// Returns the path, or the new one after a rename.
     pub fn path(&self) -> PathBuf {
         self.shared.lock().core.path().to_path_buf()
     }
 
-    /// Failure after which the file cannot be used any more.
+    /// Returns the failure after which the file cannot be used any more.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().core.failure().cloned()
     }
 
-    /// Counters of the file.
+    /// Returns the counters of the file.
     pub fn counts(&self) -> Counts {
         self.shared.lock().core.counts()
     }
 
-    /// Attributes at the time of opening; `None` before.
+    /// Returns the attributes at the time of opening; `None` before.
     pub fn stat(&self) -> Option<Stat> {
         self.shared.lock().core.stat()
     }
@@ -127,7 +127,7 @@ impl File {
         let _ = self.shared.share.get_or_init(|| Share::new(budget));
     }
 
-    /// Completes when the file is open, and everything written before this call has been written.
+    /// Completes when the file is open, and all data that was written before this call has been executed.
     pub fn opened(&self) -> Op<Stat> {
         self.step(Step::Opened, |done| match done {
             Done::Stat(stat) => stat,
@@ -139,7 +139,8 @@ impl File {
     }
 
     /// Appends `bytes` bytes, which `data` supplies, if the budget admits them. Otherwise the task is woken when that may have
-    /// changed. Ready means that the service has the data, not that the data is written: an error comes with a later call.
+    /// changed. `Ready` means that the service has the data, but not that the data is on the disk. If the write fails, a later
+    /// call returns the error.
     ///
     /// With `is_kept`, [`File::drop_oldest`] does not drop these bytes. This is for headers, for example.
     ///
@@ -200,7 +201,7 @@ impl File {
         }
     }
 
-    /// Does the same as [`File::poll_write`], as a future.
+    /// Acts as [`File::poll_write`], as a future.
     ///
     /// # Errors
     /// Fails if the file has failed.
@@ -222,7 +223,7 @@ impl File {
         bytes
     }
 
-    /// Moves later writes to this position, in bytes from where this writer began.
+    /// Moves later writes to this position, in bytes from the position where this writer began.
     pub fn seek(&self, position: u64) {
         let mut state = self.shared.lock();
         state.core.handle_seek(position);
@@ -245,8 +246,8 @@ impl File {
         op
     }
 
-    /// Reads `bytes` bytes from position `at` on; fewer at the end of the file. A file without positions returns the bytes that
-    /// it has.
+    /// Reads `bytes` bytes from position `at` on. Returns fewer at the end of the file. A file without positions returns the
+    /// bytes that it has now.
     pub fn read(&self, at: u64, bytes: usize) -> Op<Vec<u8>> {
         self.step(Step::Read { at, bytes }, |done| match done {
             Done::Read(bytes) => bytes,
@@ -259,7 +260,7 @@ impl File {
         self.end(ending, Some(Step::Close))
     }
 
-    /// Writes all data, and ends the file as [`File::close`] does, but does not close it. More data may be written.
+    /// Writes all data, and ends the file as [`File::close`] does, but does not close it. More data may be written afterwards.
     pub fn finish(&self, ending: Ending) -> Op<()> {
         self.end(ending, None)
     }
@@ -283,7 +284,8 @@ impl File {
         op
     }
 
-    /// Drops all waiting writes, and closes the file after the operation under way. An operation on a pipe is cancelled.
+    /// Drops all waiting writes, and closes the file after the operation that is being executed. An operation on a pipe is
+    /// cancelled.
     pub fn give_up(&self) {
         let mut state = self.shared.lock();
         state.core.give_up();

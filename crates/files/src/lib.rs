@@ -1,8 +1,8 @@
 //! Files of thousands of streams without a thread each.
 //!
 //! A [`Disk`] is one service thread (`ts:disk`) with an io_uring, or with a few writer threads if the system does not allow that.
-//! A [`File`] takes writes, reads and other operations in order; each is a plain future, for any executor or none. Dropping a
-//! future changes nothing: the memory that the kernel uses belongs to the service.
+//! A [`File`] executes writes, reads and other operations in order. Each operation is a plain future, for any executor or none.
+//! Dropping the future does not stop the operation: the memory that the kernel uses belongs to the service.
 //!
 //! ```
 //! use threadbare_files::{Access, Budget, Data, Disk, Ending, Mode, Options};
@@ -14,9 +14,9 @@
 //! let file = disk.open(folder.path().join("a.part"), options);
 //!
 //! futures_executor::block_on(async {
-//!     // Small writes are gathered. A full budget makes this wait.
+//!     // Small writes are combined. If the budget is used up, this waits.
 //!     file.write(Data::Copy(b"some bytes")).await?;
-//!     // The name appears when all of it is there.
+//!     // The file gets this name when it is complete.
 //!     file.close(Ending {
 //!         sync: true,
 //!         rename_to: Some(folder.path().join("a.txt")),

@@ -1,7 +1,7 @@
 //! Operations on a few threads that may block, for systems without io_uring.
 //!
-//! If jobs wait, a thread that is stuck in an operation for [`STALL`] is replaced by another one, up to [`THREADS_MAX`]. So one
-//! stalled disk does not delay the files of another. An idle thread ends if the usual number of other threads are idle, too.
+//! If jobs wait while a thread is stuck in an operation for [`STALL`], another thread replaces it, up to [`THREADS_MAX`]. So one
+//! stalled disk does not delay the files of another one. An idle thread ends if as many others as usual are idle, too.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::DirBuilder;
@@ -22,7 +22,7 @@ use crate::job::{Access, Done, Job, Stat, Writing};
 use crate::lock;
 use crate::wake::Wake;
 
-/// Number of threads, unless some are stuck.
+/// Usual number of threads, when none is stuck.
 pub(crate) const THREADS: usize = 2;
 /// Maximum number of threads, including the replacements of stuck ones.
 const THREADS_MAX: usize = 16;
@@ -82,7 +82,7 @@ impl Pool {
     /// Replaces stuck threads. Returns the time until the next call, if one is needed.
     pub(crate) fn relieve(&mut self) -> Option<Duration> {
         let mut state = lock(&self.shared.state);
-        // An idle thread that has been notified takes its job soon.
+        // An idle thread that has already been notified takes its job soon, so that job does not wait.
         let waits = state.jobs.len() > state.idle;
         if !waits || state.threads >= THREADS_MAX {
             self.waiting_since = None;
@@ -206,7 +206,7 @@ fn perform(job: Job, cancel: &AtomicBool) -> io::Result<Done> {
             permissions,
         } => {
             if with_parents && let Some(parent) = path.parent() {
-                // A user who may read the file may also enter its directory.
+                // Each class of users that may read the file may also enter its directory.
                 let mode = permissions | (permissions & 0o444) >> 2;
                 DirBuilder::new()
                     .recursive(true)
@@ -256,7 +256,7 @@ fn retried<R>(mut call: impl FnMut() -> rustix::io::Result<R>) -> rustix::io::Re
     }
 }
 
-/// The flags of open(2) for this access.
+/// Returns the flags of open(2) for this access.
 pub(crate) fn flags_of(access: Access) -> OFlags {
     OFlags::CLOEXEC
         | match access {

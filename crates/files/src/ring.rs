@@ -1,8 +1,9 @@
-//! Operations by io_uring: the service thread submits them to the kernel and takes the results, without a separate thread for
-//! each. This is the only `unsafe` code of the crate.
+//! Operations by io_uring: the service thread submits them to the kernel and takes the results. No operation needs a separate
+//! thread. This is the only `unsafe` code of the crate.
+//!
 //! A [`Flight`] owns all memory that the kernel reads or writes. It is in `flights` from the operation's submission until its
-//! completion is taken out of the ring. Its memory is on the heap, so the slab may move it. A ring that is dropped earlier leaks
-//! its flights.
+//! completion is taken out of the ring. Its memory is on the heap, so the slab may move it. If a ring is dropped before that, it
+//! leaks its flights.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -27,14 +28,14 @@ const ENTRIES: u32 = 256;
 const KERNEL_THREADS_MAX: [u32; 2] = [8, 8];
 /// Key of the wake-up's completion. Keys of flights are far below.
 const WAKE_KEY: u64 = u64::MAX;
-/// Key of cancel requests. Their own result is irrelevant.
+/// Key of cancel requests. The results of these requests do not matter.
 const CANCEL_KEY: u64 = u64::MAX - 1;
 /// Position that means "no position" to the kernel.
 const NO_POSITION: u64 = u64::MAX;
-/// Maximum number of completions to wait for at once. If several are expected, waiting for them saves wake-ups of this thread,
-/// each of which costs as much as a small write.
+/// Maximum number of completions to wait for at once. If several are expected, waiting for all of them saves wake-ups of this
+/// thread, each of which costs as much as a small write.
 const TOGETHER_MAX: usize = 32;
-/// Maximum duration of that wait before other work is checked.
+/// Maximum duration of such a wait, after which other work is checked.
 const GATHER: Duration = Duration::from_millis(1);
 /// Pause after a submission for which the kernel has no memory.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
@@ -62,7 +63,8 @@ pub(crate) struct Ring {
     /// Whether truncation is supported, since Linux 6.9.
     has_truncate: bool,
     is_watching: bool,
-    /// Whether the last wait brought no completion. Then the next completion wakes this thread, however long it takes.
+    /// Whether the last wait brought no completion. Then the next wait has no time limit, and the next completion wakes this
+    /// thread.
     is_stalled: bool,
     wake: Wake,
     /// Executes operations that the kernel does not support in a ring.
@@ -100,7 +102,7 @@ enum Work {
     },
     Sync(Fd),
     Truncate(Fd, u64),
-    /// The descriptor belongs to the kernel after it has closed it.
+    /// A close. Once the kernel has closed the descriptor, it does not belong to this process any more.
     Close(OwnedFd),
     Rename(CString, CString),
     Remove(CString),
@@ -145,7 +147,7 @@ impl Ring {
         })
     }
 
-    /// Whether the kernel can execute the job in the ring.
+    /// Whether the ring can execute the job.
     fn takes(&self, job: &Job) -> bool {
         match job {
             Job::Truncate { .. } => self.has_truncate,
@@ -177,7 +179,7 @@ impl Ring {
     fn submit(&mut self, timeout: Option<Duration>) {
         let (together, gather) = match (self.waits_briefly(), self.flights.len()) {
             (true, 2..) => (TOGETHER_MAX, Some(GATHER)),
-            // With a single operation, its completion ends the wait.
+            // There is only one operation, so its completion ends the wait.
             (true, _) => (1, Some(GATHER)),
             (false, _) => (1, None),
         };
@@ -198,7 +200,7 @@ impl Ring {
             let code = submitted.err().and_then(|error| error.raw_os_error());
             match code {
                 None if wanted == 0 => {}
-                // Completions must be taken out first (EBUSY).
+                // Completions must be taken out before more can be submitted (EBUSY).
                 None | Some(libc::ETIME | libc::EINTR | libc::EBUSY) => return,
                 Some(_) => {
                     std::thread::sleep(REFUSED_PAUSE);
@@ -252,7 +254,7 @@ impl Backend for Ring {
                 let key = self.flights.insert(Flight { token, work });
                 self.enqueue(key);
             }
-            // The pool's error message explains it.
+            // If the pool fails, its error message explains the failure.
             Err(job) => self.pool.begin(token, job),
         }
     }
@@ -484,7 +486,7 @@ impl Work {
     }
 }
 
-/// The result of a close. According to close(2), the descriptor is closed in any case, unless the request was not begun.
+/// Returns the result of a close. According to close(2), the descriptor is closed in any case, unless the request was not begun.
 fn closed(file: OwnedFd, result: i32) -> io::Result<Done> {
     if -result == libc::ECANCELED {
         drop(file);

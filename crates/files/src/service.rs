@@ -6,9 +6,9 @@
 //! | `Shared::inbox` | any thread, under its lock; locked after a file's lock, never before |
 //! | `ServiceThread` | only the service thread |
 //!
-//! A file is listed in the inbox when it needs a turn. It takes turns until an operation is under way. The end of that operation
-//! causes the next turn. Later work has a timer, in steps of [`TIMER_STEP_NS`], so that a thousand files wake the thread only ten
-//! times a second.
+//! A file is listed in the inbox when it needs a turn. In its turns, it starts an operation; when that operation ends, it gets
+//! the next turn. Work that is due later has a timer, in steps of [`TIMER_STEP_NS`], so that a thousand files wake the thread
+//! only ten times a second.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -31,7 +31,7 @@ use crate::wake::Wake;
 
 /// Value while the thread is awake. It then checks the inbox before it sleeps.
 const AWAKE: u64 = 0;
-/// Step of the timers, so that they fire together.
+/// Step of the timers, so that several timers fire together.
 const TIMER_STEP_NS: u64 = 100_000_000;
 
 /// State of the service that all threads use.
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     wake: Wake,
     begun: Instant,
     /// Time at which the thread wakes up by itself, or [`AWAKE`]. The thread writes it before it locks the inbox for a last look.
-    /// Other threads read it after they have added an item. In either order, no item is missed.
+    /// Other threads read it after they have added an item. So whichever comes first, no item is missed.
     wakes_at_ns: AtomicU64,
 }
 
@@ -63,8 +63,8 @@ struct Inbox {
     has_ended: bool,
 }
 
-/// Calls and drops of foreign objects. Only the service thread executes them, without a lock, because a user may hold a lock that
-/// a waker needs.
+/// Calls and drops of foreign objects. Only the service thread executes them, and without a lock, because a waker may need a lock
+/// that a user holds.
 struct Deferred {
     outputs: Outputs<Arc<Slot>>,
     watcher: Option<Waker>,
@@ -221,7 +221,7 @@ impl FileShared {
         (deferred, must_wake)
     }
 
-    /// Allows the operation under way to end without completion.
+    /// Allows the running operation to end before it is complete.
     pub(crate) fn cancel(&self, state: &FileState) {
         if let Some(token) = state.token {
             lock(&self.shared.inbox).cancelled.push(token);
@@ -231,7 +231,7 @@ impl FileShared {
 }
 
 impl FileState {
-    /// Time of a timer that is not set yet.
+    /// Returns the time of a timer, if the file needs one that is not set yet.
     fn later_timer(&mut self) -> Option<u64> {
         let ns = self.core.next_timeout()?;
         let ns = ns.div_ceil(TIMER_STEP_NS).saturating_mul(TIMER_STEP_NS);
@@ -278,18 +278,18 @@ impl ServiceThread {
         loop {
             let has_ended = self.take_inbox();
             self.take_timers();
-            // All files are closed, because each file is a user until its end is under way.
+            // All files are closed by now: each file counts as a user until its last operation runs.
             if has_ended && self.owners.is_empty() && !self.has_post() {
                 return;
             }
             let next_ns = self.timers.peek().map(|Reverse((ns, _))| *ns);
             let now_ns = self.shared.now_ns();
-            // The thread looks again in a moment, so it need not be woken.
+            // If the thread soon looks at the inbox anyway, it need not be woken.
             if !self.backend.waits_briefly() {
                 (self.shared.wakes_at_ns).store(next_ns.unwrap_or(u64::MAX), Relaxed);
             }
             let timeout = next_ns.map(|ns| Duration::from_nanos(ns.saturating_sub(now_ns)));
-            // Items that were added before the time was published did not ring.
+            // Items that were added before the time was published did not wake this thread.
             let timeout = if self.has_post() {
                 Some(Duration::ZERO)
             } else {

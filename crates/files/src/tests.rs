@@ -69,7 +69,7 @@ fn file(disk: &Disk, path: &Path) -> File {
     disk.open(path, Options::new(Access::Write))
 }
 
-/// Number of bytes that fill a pipe buffer, and more.
+/// Number of bytes that is more than fits a pipe's buffer.
 const BIG: usize = 1 << 20;
 
 fn big(byte: u8) -> Data<'static> {
@@ -109,7 +109,7 @@ fn a_file_is_written_read_renamed_and_removed() {
 
         let read = disk.open(&name, Options::new(Access::Read));
         assert_eq!(wait(read.opened()).unwrap().bytes, 100_000);
-        // The reads are requested at once, and answered in order.
+        // The reads are requested at once. The results come in order.
         let first = read.read(0, 60_000);
         let rest = read.read(60_000, 60_000);
         assert!(wait(first).unwrap() == expected[..60_000]);
@@ -147,7 +147,7 @@ fn restart_in_append_mode_keeps_earlier_bytes() {
     });
 }
 
-/// chmod(1): a file has the requested permissions. Each class of users that may read it may enter its new directory.
+/// As chmod(1) says, a file has the requested permissions. Each class of users that may read it may enter its new directory.
 #[test]
 fn new_files_and_directories_have_the_requested_permissions() {
     both(|disk| {
@@ -171,9 +171,9 @@ fn new_files_and_directories_have_the_requested_permissions() {
     });
 }
 
-/// After a kill of the process, the kernel soon has all written data, even without a sync.
+/// If the process is killed, the kernel has all data that was written shortly before, even without a sync.
 #[test]
-fn gathered_writes_leave_by_themselves() {
+fn gathered_data_is_written_without_a_further_write_or_sync() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
@@ -251,9 +251,9 @@ fn watcher_is_woken_by_a_failure() {
     });
 }
 
-/// A full pipe without a reader acts as a disk that does not respond.
+/// A full pipe without a reader stands for a disk that does not respond.
 #[test]
-fn stalled_file_delays_no_other() {
+fn a_stalled_file_delays_no_other_file() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let budget = Budget::new(8 * BIG);
@@ -272,7 +272,7 @@ fn stalled_file_delays_no_other() {
                 (one, reader)
             })
             .collect();
-        // The files take all they can.
+        // Each stalled file takes as much as it can.
         let mut cx = Context::from_waker(Waker::noop());
         for (one, _) in &stalled {
             let data = || Data::Owned(Box::new([1; BIG / 16]));
@@ -311,7 +311,7 @@ fn pipe_without_a_reader_can_be_abandoned() {
 }
 
 #[test]
-fn a_pipe_gets_everything_in_order() {
+fn all_data_is_written_to_a_pipe_in_order() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
@@ -349,7 +349,7 @@ fn a_pipe_is_read_until_its_writer_ends() {
             assert!(b"what comes".starts_with(&read[..]));
             read = wait(one.read(0, 100)).unwrap();
         }
-        // Without a writer, a read is cancelled.
+        // A read without a writer is cancelled.
         fifo(&folder.path().join("other"));
         let other = disk.open(folder.path().join("other"), Options::new(Access::Read));
         let read = other.read(0, 1);
@@ -359,7 +359,7 @@ fn a_pipe_is_read_until_its_writer_ends() {
 }
 
 #[test]
-fn a_thousand_files_need_one_thread_more() {
+fn a_thousand_files_need_one_additional_thread() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let files: Vec<File> = (0..1000)
@@ -390,7 +390,7 @@ struct Faults(Arc<Mutex<Fault>>);
 
 #[derive(Default)]
 struct Fault {
-    /// Whether writes to descriptors stall, from the first on.
+    /// Whether writes to a descriptor stall, from the first write on.
     stalls: bool,
     fails_with: Option<i32>,
     held: Vec<(u64, Job)>,
@@ -448,7 +448,7 @@ fn faulty() -> (Disk, Faults, Wake) {
     (disk.unwrap(), faults, wake)
 }
 
-/// Kept bytes stay. Later bytes take the place of the dropped ones.
+/// Data that must be kept stays. Later data takes the place of the dropped data.
 #[test]
 fn oldest_data_can_be_dropped_while_the_disk_stalls() {
     let (disk, faults, wake) = faulty();
@@ -476,7 +476,7 @@ fn oldest_data_can_be_dropped_while_the_disk_stalls() {
     assert!(write(50, b'k', true));
     assert!(write(BIG, 2, false) && write(BIG, 3, false));
     while write(BIG, 4, false) {}
-    // The header is being written, so this is the oldest data that may be dropped.
+    // The header is being written, so this data is the oldest that may be dropped.
     assert_eq!(one.drop_oldest(), Some(BIG / 2));
     assert_eq!(one.drop_oldest(), Some(BIG));
     assert!(write(BIG, 5, false));
@@ -517,9 +517,9 @@ fn an_error_of_the_disk_reaches_only_its_file() {
     assert_eq!(bad.counts().lost, BIG as u64);
 }
 
-/// Tests the values of the variable in separate processes.
+/// Runs in separate processes, each with one value of the variable.
 #[test]
-fn the_environment_decides_the_mode() {
+fn the_environment_variable_decides_the_mode() {
     const INSIDE: &str = "THREADBARE_TEST_MODE";
     if let Ok(expected) = std::env::var(INSIDE) {
         let said = match Disk::shared(Mode::Auto) {
@@ -527,7 +527,7 @@ fn the_environment_decides_the_mode() {
             Err(error) => error.to_string(),
         };
         assert_eq!(said, expected);
-        // A mode that is requested explicitly takes effect.
+        // An explicit mode has priority over the variable.
         assert_eq!(Disk::shared(Mode::Threads).unwrap().mode(), Mode::Threads);
         return;
     }
@@ -547,7 +547,10 @@ fn the_environment_decides_the_mode() {
         ),
     ] {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tests::the_environment_decides_the_mode"])
+            .args([
+                "--exact",
+                "tests::the_environment_variable_decides_the_mode",
+            ])
             .env(INSIDE, expected)
             .env(MODE_VARIABLE, value)
             .status();
@@ -562,7 +565,7 @@ fn the_service_ends_with_its_last_user() {
         let own = Disk::start(disk.mode()).unwrap();
         let one = file(&own, &folder.path().join("a"));
         drop(own);
-        // An open file is a user.
+        // An open file counts as a user.
         wait(one.write(Data::Copy(b"x"))).unwrap();
         wait(one.close(Ending::default())).unwrap();
     });

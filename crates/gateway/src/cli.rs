@@ -158,8 +158,8 @@ impl NotBuiltIn {
             "arguments of a command that this program does not have"
         );
         Err(miette::miette!(
-            help = "build it with this cargo feature, which is on by default",
-            "this command needs GStreamer: {}",
+            help = "build the program with this cargo feature, which is on by default",
+            "this command needs GStreamer, but {}",
             threadbare_process::NO_GSTREAMER
         ))
     }

@@ -4,7 +4,7 @@
 //! elements of this repository and has no stable interface.
 #![warn(unreachable_pub)]
 
-// Hidden from readers, but not from the lint for missing documentation: `sharing` consists of it.
+// Hidden from readers. The lint for missing documentation still covers it, because `sharing` consists of its items.
 #[cfg_attr(doc, doc(hidden))]
 #[allow(
     rustdoc::private_intra_doc_links,

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use common::*;
 
-/// The plugin file of this build, built with the library that the test links.
+/// Returns the plugin file of this build, built with the library that the test links.
 fn plugin_file() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.with_file_name("libgstthreadbare.so")
@@ -56,9 +56,9 @@ static IS_REFUSED: LazyLock<bool> = LazyLock::new(|| {
     is_refused
 });
 
-/// Elements of both copies in one pipeline: pools, prefetched memory and announcements of one copy reach the other.
+/// Pipelines have elements of both copies, so pools, prefetched memory and announcements of one copy reach the other.
 #[test]
-fn elements_of_two_copies_hand_each_other_their_buffers() {
+fn elements_of_two_copies_of_the_plugin_exchange_buffers() {
     LazyLock::force(&IS_REFUSED);
     for (source, queue, sink) in [
         ("ts-udpsrc", "tz-queue", "ts-udpsink"),

@@ -1,7 +1,7 @@
 //! Cost of one packet in the jitter buffer: `handle_packet`, then `poll_output` until it returns `None`.
 //!
-//! "Warm" is one stream over and over. "Cold" is thousands of streams in turn, as in a process that carries them; the number of
-//! cache lines per packet decides.
+//! "Warm" handles packets of one stream. "Cold" handles packets of thousands of streams in turn, as a gateway does. Its cost
+//! depends on the number of cache lines that each packet touches.
 
 // criterion_group generates a public function without documentation.
 #![allow(missing_docs)]
@@ -15,7 +15,7 @@ use threadbare_rtp_types::id::{RtpTime, SeqNum, Ssrc};
 const MS: u64 = 1_000_000;
 const COLD_STREAMS: usize = 10_000;
 
-/// As large as a pointer to a buffer, and not zero, so that an `Option` of it has the same size.
+/// It is as large as a pointer to a buffer, and is not zero, so that an `Option` of it has the same size.
 type Handle = std::num::NonZeroU64;
 
 struct Stream {
@@ -106,7 +106,7 @@ fn packets(criterion: &mut Criterion) {
                 .collect();
             let mut turn = 0;
             bencher.iter(|| {
-                // Far from the last one, so that nothing is fetched ahead.
+                // The next stream is far from the last one, so that the processor fetches nothing ahead.
                 turn = (turn + 7_919) % COLD_STREAMS;
                 streams[turn].step();
             });

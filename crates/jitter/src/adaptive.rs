@@ -1,12 +1,12 @@
-//! A latency that follows the observed delays: a histogram that forgets, and the quantile of packets to receive in
-//! time.
+//! A latency that follows the observed delays. It is computed from a histogram of delays that fades with time, and from the share
+//! of packets that should be received in time.
 //!
 //! The idea is that of NetEq's delay manager: an occasional lost packet is cheaper than a long delay on every packet.
 
 use crate::config::Adaptive;
 use threadbare_rtp_types::id::NS_PER_S;
 
-/// Histogram of delays relative to the fastest packet, and the latency derived from it.
+/// Histogram of delays relative to the fastest packet, and the latency that follows from it.
 #[derive(Debug)]
 pub(crate) struct Target {
     /// Newer samples get larger weights, which is equivalent to letting older ones fade.
@@ -20,7 +20,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Starts from `latency_ns`, brought within the bounds.
+    /// Starts with `latency_ns`, limited to the bounds.
     pub(crate) fn new(bounds: Adaptive, latency_ns: u64) -> Target {
         Target {
             weights: [0.0; BUCKETS],
@@ -32,15 +32,15 @@ impl Target {
         }
     }
 
-    /// The latency, in ns.
+    /// Returns the latency, in ns.
     pub(crate) fn ns(&self) -> i64 {
         self.target_ns
     }
 
-    /// Counts a packet that took `delay_ns` longer than the fastest. Late packets count too.
+    /// Counts a packet that took `delay_ns` longer than the fastest packet. Late packets count, too.
     ///
-    /// The target grows at once, because the next packet may be as late. Shrinking skips audio, so it happens in occasional
-    /// steps.
+    /// The target grows at once, because the next packet may be as late. When the target shrinks, audio is skipped, so it shrinks
+    /// only in occasional steps.
     pub(crate) fn sample(&mut self, at_ns: i64, delay_ns: i64) {
         let bucket = (delay_ns / BUCKET_NS).clamp(0, BUCKETS as i64 - 1) as usize;
         self.weights[bucket] += self.weight;
@@ -53,7 +53,7 @@ impl Target {
             self.target_ns = self.target_ns.max(self.wanted_ns());
         } else if at_ns >= self.next_step_ns {
             let wanted_ns = self.wanted_ns();
-            // The first sample cannot shrink the target.
+            // The first sample must not shrink the target.
             if wanted_ns < self.target_ns && self.next_step_ns != i64::MIN {
                 self.target_ns = wanted_ns.max(self.target_ns - STEP_NS);
             }
@@ -68,7 +68,7 @@ impl Target {
         }
     }
 
-    /// Least latency at which the quantile of packets is in time.
+    /// Returns the least latency at which the wanted share of packets is in time.
     fn wanted_ns(&self) -> i64 {
         let wanted = self.total * QUANTILE;
         let mut sum = 0.0;
@@ -76,7 +76,7 @@ impl Target {
             sum += weight;
             sum >= wanted
         });
-        // Rounding errors in the sums may leave no bucket. The last bucket has no upper limit.
+        // Because of rounding errors in the sums, there may be no such bucket. The last bucket has no upper limit.
         let buckets = enough.unwrap_or(BUCKETS - 1) as i64 + 1;
         (buckets * BUCKET_NS).clamp(self.bounds.min_ns as i64, self.bounds.max_ns as i64)
     }
@@ -94,22 +94,24 @@ impl Target {
 /// Share of packets to receive in time.
 const QUANTILE: f32 = 0.95;
 
-/// Factor between the weights of consecutive samples: a packet of 10 s ago (at 50/s) counts 1/e.
+/// Factor between the weights of consecutive samples. At 50 packets a second, the weight of a packet falls to 1/e in 10 s.
 const GROWTH: f32 = 1.002;
 
-/// Minimum number of samples for a change after a silence: a second of the usual packets. Fewer do not show the latency needed.
+/// Minimum number of samples for a change after a silence: a second of the usual packets. Fewer samples do not show which latency
+/// is needed.
 const SETTLE_SAMPLES_MIN: f32 = 50.0;
 
-/// Weight at which the histogram is rescaled, before sums lose the weight of single samples in 24 bits of mantissa.
+/// Weight at which the histogram is rescaled. At higher weights, sums with 24 bits of mantissa would lose the weight of single
+/// samples.
 const WEIGHT_MAX: f32 = 1e4;
 
-/// Width of a bucket: finer than a packet, because the latency is not counted in packets.
+/// Width of a bucket. It is shorter than a packet, because the latency need not be a multiple of a packet.
 const BUCKET_NS: i64 = 5_000_000;
 
 /// Number of buckets: 640 ms. A packet that queues longer is late.
 const BUCKETS: usize = 128;
 
-/// Step by which the latency shrinks: a skip that a listener does not notice, a sixth of a syllable's vowel.
+/// Step by which the latency shrinks. A listener does not notice such a skip, which is a sixth of a syllable's vowel.
 const STEP_NS: i64 = 5_000_000;
 
 const STEP_PERIOD_NS: i64 = NS_PER_S as i64;
@@ -137,7 +139,7 @@ mod tests {
         let mut target = Target::new(BOUNDS, 40 * MS);
         feed(&mut target, 0, 60, |n| n % 10);
         assert_eq!(target.ns(), 20 * MS as i64);
-        // Every fifth packet waits 120 ms. The quantile reaches that delay once these packets have 5 % of the weight.
+        // Every fifth packet is delayed by 120 ms. The latency reaches this delay when these packets have 5 % of the weight.
         feed(&mut target, 60, 5, |n| if n % 5 == 0 { 120 } else { 3 });
         assert_eq!(target.ns(), 125 * MS as i64);
         let before = target.ns();

@@ -7,17 +7,17 @@ use crate::{Incoming, JitterBuffer, NS_PER_MS, REJECTS_MAX, SPACING_NS_MAX, Skew
 
 /// Classes of an arriving packet.
 enum Verdict {
-    /// The first packet of all.
+    /// The first packet that ever arrives.
     First,
     /// First packet of a stream that the caller has announced.
     Announced(ResyncCause),
-    /// After the highest so far, by `step`.
+    /// A packet that is `step` after the highest packet so far.
     Ahead { step: u64, send_ns: i64 },
     /// Older than the newest packet, and still in time.
     Behind { index: u64, send_ns: i64 },
-    /// Belongs to this stream, but cannot be used.
+    /// A packet that belongs to this stream, but cannot be used.
     Useless { reason: DropReason, send_ns: i64 },
-    /// Does not fit the stream.
+    /// A packet that does not fit the stream.
     Suspect,
 }
 
@@ -83,8 +83,8 @@ impl<T> JitterBuffer<T> {
         Verdict::Useless { reason, send_ns }
     }
 
-    /// RFC 3550, A.1 looks at sequence numbers only. Here a timestamp in the future or the distant past also means an invalid
-    /// packet or a restart, even if the sequence number is near.
+    /// Whether the packet's timestamp is plausible. RFC 3550, A.1, checks only sequence numbers. Here, a timestamp in the future
+    /// or the distant past also means an invalid packet or a restart, even if the sequence number is near.
     fn is_plausible(&self, at_ns: i64, send_ns: i64) -> bool {
         let behind_ns = at_ns
             .saturating_sub(send_ns)
@@ -92,8 +92,8 @@ impl<T> JitterBuffer<T> {
         (-EARLY_NS_MAX..=LATE_NS_MAX).contains(&behind_ns)
     }
 
-    /// Whether the timestamp advances as the sequence number does, however late or early the packet is. If it does, the sender
-    /// or the path paused.
+    /// Whether the timestamp advances as the sequence number does, however late or early the packet is. If it does, the sender or
+    /// the path has paused.
     fn follows_on(&self, step: i64, send_ns: i64) -> bool {
         let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
         let expected_ns = self.spacing_ns.saturating_mul(step);
@@ -105,8 +105,8 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Whether a packet before the first one is in time. Nothing of the present numbering has been output yet, and the ring has a
-    /// free place. The ring then holds no packets of another numbering.
+    /// Whether a packet before the first one is still in time. There are two conditions: no packet of the present numbering has
+    /// been output yet, so that the ring holds no packets of an earlier numbering; and the ring has a free place.
     fn is_before_start(&self, index: u64) -> bool {
         self.is_open_below && self.next == self.floor && self.highest + 1 - index <= self.usable()
     }
@@ -116,24 +116,24 @@ impl<T> JitterBuffer<T> {
         age < 64 && self.delivered_bits >> age & 1 == 1
     }
 
-    /// Number of places that may be in use between arrivals.
+    /// Returns the number of places that may be in use between arrivals.
     pub(crate) fn usable(&self) -> u64 {
         self.ring.size() - SPARE_PLACES
     }
 
-    /// RFC 3550, A.1: MAX_DROPOUT, for this stream's packets.
+    /// Returns MAX_DROPOUT of RFC 3550, A.1, for this stream's packets.
     fn dropout_packets(&self) -> i64 {
         let max_ms = self.cold.config.max_dropout_ms;
         packets_within(max_ms, self.spacing_ns, MAX_DROPOUT_PACKETS)
     }
 
-    /// RFC 3550, A.1: MAX_MISORDER, for this stream's packets.
+    /// Returns MAX_MISORDER of RFC 3550, A.1, for this stream's packets.
     fn misorder_packets(&self) -> i64 {
         let max_ms = self.cold.config.max_misorder_ms;
         packets_within(max_ms, self.spacing_ns, MAX_MISORDER_PACKETS)
     }
 
-    /// A packet after the highest: the usual case.
+    /// Handles a packet after the highest one, which is the usual case.
     fn append(&mut self, incoming: Incoming<T>, step: u64, send_ns: i64) {
         let mut index = self.highest + step;
         let mut mark = Mark::Nothing;
@@ -180,7 +180,7 @@ impl<T> JitterBuffer<T> {
         self.late_run = 0;
         let mut mark = Mark::Nothing;
         if index < self.next {
-            // This packet is now the first; the mark of the former first moves to it.
+            // This packet is now the first one, so the mark of the former first packet moves to it.
             mark = std::mem::replace(&mut self.ring.slot_mut(self.floor).mark, mark);
             self.next = index;
             self.floor = index;
@@ -190,8 +190,7 @@ impl<T> JitterBuffer<T> {
         self.ring.insert(index, slot_of(incoming, send_ns, mark));
     }
 
-    /// Updates skew, jitter and adaptive latency with a packet's delay. `is_newest` means that no later packet has arrived before
-    /// it.
+    /// Updates skew, jitter and adaptive latency with a packet's delay. `is_newest`: no later packet has arrived before this one.
     fn observe(&mut self, at_ns: i64, send_ns: i64, is_newest: bool) {
         // Of several packets with the same timestamp, only the first has a meaningful delay.
         if send_ns == self.highest_send_ns {
@@ -211,7 +210,7 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// RFC 3550, A.8: J += (|D| - J) / 16. The field stores J times 16.
+    /// Updates the jitter of RFC 3550, A.8: J += (|D| - J) / 16. The field stores J times 16.
     fn note_jitter(&mut self, transit_ns: i64) {
         let difference_ns = transit_ns
             .saturating_sub(self.last_transit_ns)
@@ -239,8 +238,8 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Rejects a late packet or a duplicate. Consecutive ones with nothing else between them mean that the sender restarted just
-    /// below the present numbers.
+    /// Rejects a late packet or a duplicate. If several consecutive packets are late, with no other packet between them, the
+    /// sender has restarted with numbers just below the present ones.
     #[cold]
     fn turn_away(&mut self, incoming: Incoming<T>, reason: DropReason, send_ns: i64) {
         let is_consecutive = self.late_run > 0 && incoming.seq == self.cold.late_seq.plus(1);
@@ -253,12 +252,13 @@ impl<T> JitterBuffer<T> {
         self.cold.late_seq = incoming.seq;
         let run_ns = incoming.at_ns.saturating_sub(self.cold.late_since_ns);
         let sent_ns = self.spacing_ns * i64::from(self.late_run - 1);
-        // A path with late packets delivers them in a burst, or with timely packets in between.
+        // Late packets of a slow path would come in a burst, or with timely packets between them. These packets did not, so this
+        // is a restart.
         if self.late_run >= LATE_RUN_PACKETS && 2 * run_ns >= sent_ns {
             return self.begin_source(incoming, Mark::Resync(ResyncCause::Restart));
         }
         if reason == DropReason::Late {
-            // The latency cannot grow from packets that arrived in time.
+            // Late packets are measured, too, because packets that arrive in time cannot make the latency grow.
             let transit_ns = incoming.at_ns.saturating_sub(send_ns);
             self.note_jitter(transit_ns);
             if self.is_adaptive {
@@ -295,7 +295,7 @@ impl<T> JitterBuffer<T> {
         self.cold.candidate = Some(incoming);
     }
 
-    /// Two consecutive packets agree: the stream continues from them.
+    /// Continues the stream from two consecutive packets that agree.
     fn confirm(&mut self, first: Incoming<T>, second: Incoming<T>) {
         let step = i64::from(first.seq.distance_from(self.highest_seq));
         let send_ns = self.timeline.send_ns(first.time);
@@ -311,12 +311,13 @@ impl<T> JitterBuffer<T> {
             self.cold.old_ssrc = Some(self.ssrc);
             self.begin_source(first, Mark::Resync(ResyncCause::NewSource));
         }
-        // The second packet is now the next in order. If its timestamp does not fit, it becomes the candidate; the place is free.
+        // The second packet is now the next one in order. If its timestamp does not fit, it becomes the candidate, whose place is
+        // free.
         self.admit(second);
     }
 
-    /// Numbers and timestamps restart with this packet. It is played as if it had arrived with the present offset as its
-    /// transit, so the time line continues.
+    /// Restarts numbers and timestamps with this packet. It is played as if its transit were equal to the present offset, so the
+    /// time line continues.
     fn begin_source(&mut self, incoming: Incoming<T>, mark: Mark) {
         let index = self.highest + 1;
         if index - self.next >= self.ring.size() {
@@ -346,7 +347,7 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Keeps a rejected packet until the caller fetches it; drops it if the list is full.
+    /// Keeps a rejected packet until the caller fetches it. If the list is full, drops the packet.
     #[cold]
     fn reject(&mut self, packet: T, reason: DropReason) {
         self.cold.drops.count(reason);
@@ -369,17 +370,17 @@ fn slot_of<T>(incoming: Incoming<T>, send_ns: i64, mark: Mark) -> Slot<T> {
     }
 }
 
-/// Number of packets, `spacing_ns` apart, within `span_ms`; `fallback` if the spacing is unknown.
+/// Returns the number of packets, `spacing_ns` apart, within `span_ms`; `fallback` if the spacing is unknown.
 fn packets_within(span_ms: u32, spacing_ns: i64, fallback: i64) -> i64 {
     match (i64::from(span_ms) * NS_PER_MS).checked_div(spacing_ns) {
         None => fallback,
-        // Sequence numbers can be ordered within half their range.
+        // Sequence numbers can be ordered only within half their range.
         Some(packets) => packets.clamp(1, i64::from(i16::MAX)),
     }
 }
 
-/// Places that stay free between arrivals. One call may insert two packets: the second one of a source, and the first, which
-/// was waiting for it.
+/// Places that stay free between arrivals. One call may insert two packets: the second packet of a source, and the first one,
+/// which has waited for the second.
 const SPARE_PLACES: u64 = 2;
 
 /// RFC 3550, A.1: MAX_DROPOUT, a minute at 50 packets/s.
@@ -388,20 +389,20 @@ const MAX_DROPOUT_PACKETS: i64 = 3_000;
 /// RFC 3550, A.1: MAX_MISORDER, two seconds at 50 packets/s.
 const MAX_MISORDER_PACKETS: i64 = 100;
 
-/// Maximum lead of a packet. It cannot be sent after its arrival, but two hours of drift and senders that run fast need this
-/// much.
+/// Maximum lead of a packet. No packet arrives before it is sent, but after two hours of clock drift, or if a sender runs fast,
+/// the lead seems this large.
 const EARLY_NS_MAX: i64 = 1_000 * NS_PER_MS;
 
 /// Maximum delay: no network has longer queues. [`JitterBuffer::follows_on`] recognises a sender that paused.
 const LATE_NS_MAX: i64 = 2_000 * NS_PER_MS;
 
-/// Minimum lateness that counts as a step of the delay, however short the latency is. Otherwise a short latency would mistake
-/// jitter for steps.
+/// Minimum lateness that counts as a step of the delay, however short the latency is. Without it, jitter would count as a step if
+/// the latency is short.
 const LATENCY_NS_STEP_MIN: i64 = 40 * NS_PER_MS;
 
-/// Number of consecutive late packets, in real time and without others between them, that make a restart.
+/// A source counts as restarted after this many consecutive late packets that arrive at the stream's rate.
 const LATE_RUN_PACKETS: u8 = 4;
 
-/// A source counts as active for this time after a packet. It is longer than stragglers take, but not longer than needed: two
-/// forged packets of another SSRC block the true source for this time.
+/// A source counts as active for this time after a packet. Stragglers take less time than this. But the time must not be longer
+/// than needed, because two forged packets of another SSRC block the true source for this time.
 const ALIVE_NS: i64 = 500 * NS_PER_MS;

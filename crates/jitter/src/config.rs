@@ -9,19 +9,19 @@ use threadbare_rtp_types::id::NS_PER_S;
 /// When the next packet in order is output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// Each packet at its playout deadline, never before. The output is as even as the sender's.
+    /// Each packet is output at its playout deadline, never before. The output is as even as the sender's.
     AtDeadline,
-    /// Each packet at once. Only a missing packet delays the output, until its deadline.
+    /// Each packet is output at once. Only a missing packet delays the output, until the deadline of that packet.
     InOrder,
 }
 
-/// How the sender's clock is mapped to the local one.
+/// How times of the sender's clock are converted to the local clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skew {
-    /// Follow the least delayed packets of the last seconds: drift does not add up.
+    /// The mapping follows the least delayed packets of the last seconds, so that clock drift does not add up.
     Window,
-    /// The first packet determines the mapping for the whole stream. After it, only the RTP timestamps count. For clocks that
-    /// are known to agree.
+    /// The first packet determines the mapping for the whole stream. After that, only the RTP timestamps count. This is for
+    /// clocks that are known to agree.
     None,
 }
 
@@ -39,23 +39,23 @@ pub struct Adaptive {
 pub struct Config {
     /// Units of the RTP timestamp in a second, 1..=[`CLOCK_RATE_HZ_MAX`].
     pub clock_rate_hz: u32,
-    /// Time from the arrival of an undelayed packet to its playout deadline; the initial value if [`Config::adaptive`] is set.
-    /// Maximum [`LATENCY_NS_MAX`].
+    /// Time from the arrival of an undelayed packet to its playout deadline, at most [`LATENCY_NS_MAX`]. If [`Config::adaptive`]
+    /// is set, this is the initial value.
     pub latency_ns: u64,
     /// When packets are output.
     pub release: Release,
-    /// Drop the oldest packets rather than hold more than [`Config::latency_ns`] of audio. Otherwise packets stay until
-    /// their deadlines, or until no place is left.
+    /// Whether the oldest packets are dropped if the buffer holds more than [`Config::latency_ns`] of audio. Otherwise packets
+    /// stay until their deadlines, or until no place is left.
     pub drop_on_latency: bool,
-    /// How the sender's clock is mapped to the local one.
+    /// How times of the sender's clock are converted to the local clock.
     pub skew: Skew,
     /// Bounds of an adaptive latency; `None` for a fixed one.
     pub adaptive: Option<Adaptive>,
-    /// Maximum step forward in the sequence numbers, as a time, that counts as a gap; a larger one is a restart (RFC 3550,
-    /// appendix A.1, MAX_DROPOUT).
+    /// Maximum step forward in the sequence numbers, as a time, that counts as a gap. A larger step counts as a restart (RFC
+    /// 3550, appendix A.1, MAX_DROPOUT).
     pub max_dropout_ms: u32,
-    /// Maximum age of a packet that counts as late or a duplicate; an older one indicates a restart (RFC 3550, appendix A.1,
-    /// MAX_MISORDER).
+    /// Maximum age of a packet that counts as late or as a duplicate. An older packet indicates a restart (RFC 3550, appendix
+    /// A.1, MAX_MISORDER).
     pub max_misorder_ms: u32,
     /// Number of places for packets, a power of two in [`CAPACITY_PACKETS_MIN`]..=[`CAPACITY_PACKETS_MAX`]. Two of them stay free
     /// between arrivals, because the first two packets of a source are inserted together.
@@ -63,7 +63,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The usual settings at this clock rate and latency: [`Release::AtDeadline`], [`Skew::Window`], fixed latency,
+    /// Creates the usual settings for this clock rate and latency: [`Release::AtDeadline`], [`Skew::Window`], a fixed latency,
     /// and the bounds of GStreamer's rtpjitterbuffer for gaps and restarts.
     #[must_use]
     pub fn new(clock_rate_hz: u32, latency_ns: u64) -> Config {
@@ -111,7 +111,9 @@ pub enum ConfigError {
     #[error("latency {0} ns, must be at most {LATENCY_NS_MAX}")]
     Latency(u64),
     /// The bounds of [`Config::adaptive`] are in the wrong order.
-    #[error("adaptive latency from {min_ns} to {max_ns} ns: the lower bound is above the upper")]
+    #[error(
+        "adaptive latency from {min_ns} to {max_ns} ns: the lower bound must not be above the upper bound"
+    )]
     Adaptive {
         /// The given lower bound.
         min_ns: u64,
@@ -133,16 +135,16 @@ pub(crate) fn check_latency(latency_ns: u64) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Maximum latency: with a delay above one minute, audio is not live any more.
+/// Maximum latency. With a delay above one minute, audio is not live any more.
 pub const LATENCY_NS_MAX: u64 = 60 * NS_PER_S;
 
-/// Minimum capacity: 1.28 s of the usual 20 ms packets, one word of the bitmap.
+/// Minimum capacity: 1.28 s of the usual 20 ms packets, which needs one word of the bitmap.
 pub const CAPACITY_PACKETS_MIN: u16 = 64;
 
 /// Maximum capacity: enough for the longest latency with packets of 10 ms, or for 1 s of AES67's shortest packets.
 pub const CAPACITY_PACKETS_MAX: u16 = 8192;
 
-/// Capacity for this latency in packets of `packet_ns`, doubled so that a burst fits too.
+/// Returns the capacity for this latency in packets of `packet_ns`, doubled so that a burst fits, too.
 #[must_use]
 pub fn capacity_for(latency_ns: u64, packet_ns: u64) -> u16 {
     let packets = 2 * latency_ns / packet_ns.max(1);

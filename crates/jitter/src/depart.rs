@@ -17,7 +17,8 @@ pub(crate) struct Head {
 pub(crate) enum Next {
     Packet,
     Resync(ResyncCause),
-    /// This many packets are missing before the first one held. Each had `step_ns` of audio, and the first was sent at `send_ns`.
+    /// This many packets are missing before the first packet held. Each had `step_ns` of audio, and the first one was sent at
+    /// `send_ns`.
     Missing {
         packets: u32,
         step_ns: i64,
@@ -26,7 +27,7 @@ pub(crate) enum Next {
 }
 
 impl<T> JitterBuffer<T> {
-    /// The next output, due now or later. `None` if nothing is held.
+    /// Returns the next output, which is due now or later. `None`: the buffer holds nothing.
     pub(crate) fn head(&self) -> Option<Head> {
         if self.next > self.highest {
             return None;
@@ -54,8 +55,8 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// Finds the duration of each of the `packets` packets that are missing before the one sent at `head_send_ns`, and the send
-    /// time of the first.
+    /// Computes the duration of each of the `packets` packets that are missing before the packet sent at `head_send_ns`, and the
+    /// send time of the first missing packet.
     ///
     /// The timestamps of the neighbouring packets give both values, unless a silence lies between. After a silence, the spacing
     /// of the stream gives the duration, and the marker of the following packet gives the position: "the first packet of a
@@ -130,7 +131,7 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// Skips `packets` up to `seq`; the last of them was sent at `send_ns`.
+    /// Skips `packets` packets, up to the number `seq`. The last of them was sent at `send_ns`.
     fn pass_by(&mut self, seq: SeqNum, packets: u64, send_ns: i64) {
         self.next += packets;
         self.delivered_bits = u32::try_from(packets)
@@ -160,7 +161,7 @@ impl<T> JitterBuffer<T> {
         let duration_ns = step_ns.saturating_mul(i64::from(packets));
         // Send time of the last missing packet.
         let end_ns = send_ns.saturating_add(duration_ns.saturating_sub(step_ns));
-        // Missing packets without places do not advance the index.
+        // Missing packets that have no places do not advance the index.
         self.pass_by(last, head.index - self.next, end_ns);
         self.last_play_ns = play_ns;
         self.is_broken = true;

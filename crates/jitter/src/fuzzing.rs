@@ -1,4 +1,4 @@
-//! Target `jitter`: the bytes are settings, arrivals and jumps in time.
+//! The fuzz target `jitter`. The bytes are settings, arrivals and jumps in time.
 
 use crate::{Adaptive, Arrival, Config, DropReason, JitterBuffer, Output, Release, Skew};
 use threadbare_rtp_types::id::{RtpTime, SeqNum, Ssrc};
@@ -11,19 +11,19 @@ pub struct Watched {
     buffer: JitterBuffer<u32>,
     /// Whether each packet has been returned, by number.
     returned: Vec<bool>,
-    /// Packets before this number are not returned after a reset.
+    /// After a reset, packets before this number are not returned.
     forgotten: usize,
     last_play_ns: u64,
     /// Sequence number of the next output, if it is known.
     expected: Option<SeqNum>,
     /// Whether no output was left when the last packet was handed in.
     is_drained: bool,
-    /// Whether the output was left undrained at some time; packets may have been lost by it.
+    /// Whether the output was not drained at some time, so that packets may have been lost.
     was_neglected: bool,
 }
 
-/// Maximum number of outputs of one drain. Each output takes a packet or a mark from a bounded store, so more mean an endless
-/// loop.
+/// Maximum number of outputs of one drain. Each output takes a packet or a mark from a bounded store. So if there are more
+/// outputs, the loop is endless.
 const OUTPUTS_MAX: usize = 2_000;
 
 impl Watched {
@@ -41,13 +41,13 @@ impl Watched {
         })
     }
 
-    /// The buffer, for reading.
+    /// Returns the buffer, for reading.
     #[must_use]
     pub fn buffer(&self) -> &JitterBuffer<u32> {
         &self.buffer
     }
 
-    /// The buffer, for changing settings. Drain it afterwards.
+    /// Returns the buffer, for changes of settings. Drain it afterwards.
     pub fn buffer_mut(&mut self) -> &mut JitterBuffer<u32> {
         &mut self.buffer
     }
@@ -103,7 +103,7 @@ impl Watched {
         outputs
     }
 
-    /// Takes all outputs that are due, up to a loss that the next packet might prevent.
+    /// Takes all outputs that are due, but stops at a loss that the next packet might prevent.
     pub fn drain_before_loss(&mut self, now_ns: u64) -> Vec<Output<u32>> {
         let outputs = self.take_all(|buffer| buffer.poll_before_loss(now_ns));
         if !self.buffer.is_loss_due(now_ns) {
@@ -174,7 +174,7 @@ impl Watched {
         self.last_play_ns = play_ns;
     }
 
-    /// Every packet is in one place.
+    /// Checks that every packet is counted in exactly one place.
     fn check_counts(&self) {
         let stats = self.buffer.stats();
         let out = stats.delivered + stats.late + stats.duplicates + stats.dropped();
@@ -217,7 +217,7 @@ struct Stream {
     time: RtpTime,
 }
 
-/// Arbitrary arrivals, between pieces of an orderly stream, at arbitrary times.
+/// Feeds arbitrary arrivals between pieces of an orderly stream, at arbitrary times.
 pub fn jitter(data: &[u8]) {
     let mut bytes = Bytes(data);
     let Some(mut watched) = Watched::new(config(&mut bytes)) else {
@@ -233,7 +233,7 @@ pub fn jitter(data: &[u8]) {
         let operation = bytes.u8();
         operate(operation % 16, &mut bytes, &mut watched, &mut stream);
         match operation {
-            // A caller that does not drain loses packets and nothing else.
+            // If the caller does not drain the output, packets are lost, but nothing else goes wrong.
             0xf0.. => {}
             0xd0.. => drop(watched.drain_before_loss(stream.now_ns)),
             _ => drop(watched.drain(stream.now_ns)),
@@ -365,7 +365,8 @@ fn release(choice: u8) -> Release {
     }
 }
 
-/// The buffer's clock ends at half the range of an `i64`; outputs due after that plus a minute's latency stay.
+/// The buffer's clock ends at half the range of an `i64`. Outputs that are due later than that plus a minute's latency are never
+/// output.
 const NOW_NS_MAX: u64 = i64::MAX as u64 / 2;
 
 const MS: u64 = 1_000_000;

@@ -15,7 +15,8 @@
 //! - Packets are stored in a ring by an index that also continues (`ring`). After a restart, the next index belongs to another
 //!   sequence number, and no held packet is lost.
 //!
-//! A single packet changes none of this beyond one place in the ring. A packet that does not fit waits for a second one.
+//! A single packet has no effect on these beyond one place in the ring. A packet that does not fit the stream waits for a second
+//! one.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
@@ -76,7 +77,7 @@ use threadbare_rtp_types::id::{RtpTime, SeqNum, Ssrc};
 ///     });
 ///     outputs.extend(std::iter::from_fn(|| buffer.poll_output(now_ns)));
 /// }
-/// // It would have come after 20 ms, and is waited for another 60.
+/// // It was expected at 20 ms. The buffer waits for it for another 60 ms.
 /// let due_ns = buffer.next_timeout();
 /// assert_eq!(due_ns, Some(80 * MS));
 /// outputs.extend(std::iter::from_fn(|| buffer.poll_output(80 * MS)));
@@ -91,7 +92,8 @@ use threadbare_rtp_types::id::{RtpTime, SeqNum, Ssrc};
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct JitterBuffer<T> {
-    // Fields used for each packet come first and together: with thousands of streams in a process, each cache line is a miss.
+    // Fields that each packet uses come first, next to each other: with thousands of streams in a process, each cache line is a
+    // miss.
     ssrc: Ssrc,
     /// Sequence number of the last packet output or declared lost.
     last_seq: SeqNum,
@@ -112,7 +114,7 @@ pub struct JitterBuffer<T> {
     rejects: u8,
     /// Number of entries in [`Cold::candidate`].
     candidates: u8,
-    /// Number of consecutive late packets without a good one between them.
+    /// Number of consecutive late packets.
     late_run: u8,
     release: Release,
     skew: Skew,
@@ -290,13 +292,13 @@ impl<T> JitterBuffer<T> {
         Ok(())
     }
 
-    /// Sets how far ahead of the present time the caller polls, so that packets are on time on average. A loss is declared only
-    /// at the deadline itself, because the packet may arrive until then.
+    /// Sets how far ahead of the present time the caller polls. If a caller polls at intervals, this makes packets on time on
+    /// average. A loss is still declared only at the deadline itself, because the packet may arrive until then.
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns as i64;
     }
 
-    /// Value set by [`set_ahead_ns`](Self::set_ahead_ns).
+    /// Returns the value that [`set_ahead_ns`](Self::set_ahead_ns) has set.
     #[must_use]
     pub fn ahead_ns(&self) -> u64 {
         self.ahead_ns as u64
@@ -307,8 +309,8 @@ impl<T> JitterBuffer<T> {
         self.poll(now_ns, true)
     }
 
-    /// Returns the next packet that was rejected on arrival, for callers that need each handle back. There are at most two per
-    /// arrival, and the next arrivals drop them.
+    /// Returns the next packet that was rejected on arrival. This is for callers that need each handle back. There are at most
+    /// two such packets per arrival, and later arrivals drop them.
     #[inline]
     pub fn poll_rejected(&mut self) -> Option<(T, DropReason)> {
         if self.rejects == 0 {
@@ -321,9 +323,9 @@ impl<T> JitterBuffer<T> {
     }
 
     /// Acts as [`poll_output`](Self::poll_output), but returns `None` if the next output is a loss that a later packet might
-    /// prevent. It is for callers with packets that they have not handed in yet. They call this function after each packet, and
-    /// `poll_output` after the last one. Losses for lack of places, or because of [`release_all`](Self::release_all), are not
-    /// delayed.
+    /// prevent. This is for callers that have packets which they have not handed in yet. They call this function after each
+    /// packet, and `poll_output` after the last one. If a loss has another reason, such as a lack of places or
+    /// [`release_all`](Self::release_all), it is not delayed.
     pub fn poll_before_loss(&mut self, now_ns: u64) -> Option<Output<T>> {
         self.poll(now_ns, false)
     }
@@ -340,7 +342,7 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// Whether the missing packets are awaited until `due_ns`, and not given up for another reason.
+    /// Whether the buffer waits for the missing packets until `due_ns`, and does not give them up for another reason.
     fn may_be_spared(head: &Head, due_ns: i64) -> bool {
         matches!(head.what, Next::Missing { .. }) && due_ns > i64::MIN
     }
@@ -382,8 +384,8 @@ impl<T> JitterBuffer<T> {
         None
     }
 
-    /// Earliest time, in ns, at which [`poll_output`](Self::poll_output) has output unless a packet arrives first; 0 if it has
-    /// output now.
+    /// Returns the earliest time, in ns, at which [`poll_output`](Self::poll_output) will have output if no packet arrives
+    /// before; 0 if it has output now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         if self.rejects > 0 {
@@ -393,8 +395,8 @@ impl<T> JitterBuffer<T> {
         Some(self.due_ns(&head).max(0) as u64)
     }
 
-    /// Makes everything held due at once, in order and with its losses: the stream has ended (BYE), or downstream drains. The
-    /// stream continues with the next packet.
+    /// Makes everything held due at once, in order and with its losses. Call this if the stream has ended (BYE), or if downstream
+    /// drains. The stream continues with the next packet.
     pub fn release_all(&mut self) {
         self.is_forced = true;
         self.cold.release_to = self.highest + 1;
@@ -423,7 +425,7 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// The present settings.
+    /// Returns the present settings.
     #[must_use]
     pub fn config(&self) -> Config {
         self.cold.config
@@ -433,7 +435,7 @@ impl<T> JitterBuffer<T> {
     /// deadlines.
     ///
     /// # Errors
-    /// Fails above [`LATENCY_NS_MAX`].
+    /// Fails if the latency is above [`LATENCY_NS_MAX`].
     pub fn set_latency_ns(&mut self, latency_ns: u64) -> Result<(), ConfigError> {
         config::check_latency(latency_ns)?;
         self.cold.config.latency_ns = latency_ns;
@@ -445,10 +447,10 @@ impl<T> JitterBuffer<T> {
         Ok(())
     }
 
-    /// Grows to at least this many places, as a longer latency needs.
+    /// Increases the number of places to at least this, for a longer latency.
     ///
     /// # Errors
-    /// See [`Config::capacity_packets`].
+    /// Fails if the number is not valid for [`Config::capacity_packets`].
     pub fn grow(&mut self, capacity_packets: u16) -> Result<(), ConfigError> {
         if capacity_packets <= self.cold.config.capacity_packets {
             return Ok(());
@@ -487,19 +489,20 @@ impl<T> JitterBuffer<T> {
         self.cold.config.max_misorder_ms = max_misorder_ms;
     }
 
-    /// Source of the packets that are held and output; `None` before the first packet.
+    /// Returns the source of the packets that are held and output; `None` before the first packet.
     #[must_use]
     pub fn ssrc(&self) -> Option<Ssrc> {
         self.is_active.then_some(self.ssrc)
     }
 
-    /// Number of packets held: those in order or awaiting others, and one that may belong to a new source.
+    /// Returns the number of packets held: those in order, those that wait for earlier packets, and one that may belong to a new
+    /// source.
     #[must_use]
     pub fn held_packets(&self) -> u32 {
         self.ring.held() + u32::from(self.candidates)
     }
 
-    /// Duration of the audio held, in ns: from the send time of the first packet held to that of the last.
+    /// Returns the duration of the audio held, in ns: from the send time of the first packet held to that of the last one.
     #[must_use]
     pub fn held_ns(&self) -> u64 {
         let Some(head) = self.head() else { return 0 };
@@ -507,25 +510,26 @@ impl<T> JitterBuffer<T> {
         span_ns.max(0) as u64
     }
 
-    /// Interval between the source's packets, ns; 0 while it is unknown.
+    /// Returns the interval between the source's packets in ns; 0 while it is unknown.
     #[must_use]
     pub fn spacing_ns(&self) -> u64 {
         self.spacing_ns.max(0).unsigned_abs()
     }
 
-    /// The latency now, in ns: as set, or as adapted.
+    /// Returns the present latency in ns, as set or as adapted.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {
         self.latency_ns as u64
     }
 
-    /// The next packet to be output, if it is held.
+    /// Returns the next packet in order, if it is held.
     #[must_use]
     pub fn peek(&self) -> Option<&T> {
         self.ring.packet(self.next)
     }
 
-    /// Calls `fetch` with the addresses of the places that the next packets leave and enter, so that the caller can prefetch them.
+    /// Calls `fetch` with the addresses of the places that the next packets leave and enter, so that the caller can prefetch
+    /// them.
     #[inline]
     pub fn prefetch(&self, fetch: &mut impl FnMut(*const u8)) {
         for index in [self.next, self.highest + 1] {
@@ -533,7 +537,7 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Counters.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
@@ -552,7 +556,7 @@ impl<T> JitterBuffer<T> {
     }
 }
 
-/// Local times are below half the range, so that their sums and differences stay within it.
+/// Limits a local time to half the range, so that sums and differences of local times do not overflow.
 fn local_ns(ns: u64) -> i64 {
     ns.min(i64::MAX as u64 / 2) as i64
 }
@@ -563,7 +567,7 @@ const FIRST_INDEX: u64 = 1 << 20;
 /// Maximum number of rejects per call: the packet itself and a candidate.
 const REJECTS_MAX: usize = 2;
 
-/// Signed, because times here are signed.
+/// The constant as a signed number, because times are signed here.
 const NS_PER_MS: i64 = threadbare_base::NS_PER_MS as i64;
 /// Maximum duration of a packet (RFC 3551, section 4.2: receivers should accept 0 to 200 ms).
 const SPACING_NS_MAX: i64 = 200 * NS_PER_MS;

@@ -20,19 +20,19 @@ pub(crate) struct Slot<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     Nothing,
-    /// Packets are missing before this one and have no places in the ring; the sequence numbers give their count.
+    /// Packets are missing before this one, and have no places in the ring. Their number follows from the sequence numbers.
     Gap,
     /// Sequence numbers restart.
     Resync(ResyncCause),
 }
 
-/// A power of two of slots, and a bitmap of those in use, so that the search for the next one touches no slot.
+/// A power of two of slots, and a bitmap of the slots in use, so that the search for the next packet reads no slot.
 #[derive(Debug)]
 pub(crate) struct Ring<T> {
     /// Bits of the first 128 places, which most rings do not exceed.
     present: [u64; WORDS_NEAR],
     present_far: Option<Box<[u64; WORDS_FAR]>>,
-    /// Empty at first: a leg that only sends needs no places.
+    /// The slots. The ring has no slots at first, because a leg that only sends needs none.
     slots: Box<[Slot<T>]>,
 }
 
@@ -104,14 +104,14 @@ impl<T> Ring<T> {
         };
     }
 
-    /// Number of packets in the ring.
+    /// Returns the number of packets in the ring.
     pub(crate) fn held(&self) -> u32 {
         let far = self.present_far.iter().flat_map(|far| far.iter());
         let words = self.present.iter().chain(far);
         words.map(|word| word.count_ones()).sum()
     }
 
-    /// Number of places.
+    /// Returns the number of places.
     pub(crate) fn size(&self) -> u64 {
         self.slots.len() as u64
     }
@@ -126,7 +126,7 @@ impl<T> Ring<T> {
         self.slots.get(self.place(index))?.packet.as_ref()
     }
 
-    /// Address of the place of `index`, for prefetching. It must not be dereferenced.
+    /// Returns the address of the place of `index`, for prefetching. It must not be dereferenced.
     pub(crate) fn address(&self, index: u64) -> usize {
         let slot = self.slots.get(self.place(index));
         slot.map_or(0, |slot| std::ptr::from_ref(slot) as usize)
@@ -157,7 +157,7 @@ impl<T> Ring<T> {
         Some(packet)
     }
 
-    /// The first index from `from` on with a packet. All packets are within [`Ring::size`] of `from`.
+    /// Returns the first index from `from` on that has a packet. All packets are within [`Ring::size`] of `from`.
     pub(crate) fn next_present(&self, from: u64) -> Option<u64> {
         let place = self.place(from);
         let (first, bit) = (place / 64, place % 64);
@@ -166,7 +166,7 @@ impl<T> Ring<T> {
             return Some(from + u64::from(head.trailing_zeros()));
         }
         let words = self.slots.len() / 64;
-        // The last round is the first word again; only its bits below `bit` can be set.
+        // The last round reads the first word again, of which only the bits below `bit` can be set.
         (1..=words).find_map(|round| {
             let word = self.word((first + round) % words);
             let distance = (round * 64 - bit) as u64 + u64::from(word.trailing_zeros());
@@ -179,7 +179,7 @@ impl<T> Ring<T> {
     }
 }
 
-/// Words of the bitmap for the first 128 places: 2.5 s of the usual packets.
+/// Number of words of the bitmap for the first 128 places: 2.5 s of the usual packets.
 const WORDS_NEAR: usize = 2;
 const WORDS_FAR: usize = CAPACITY_PACKETS_MAX as usize / 64 - WORDS_NEAR;
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_packet_is_found_from_everywhere_to_everywhere() {
+    fn the_next_packet_is_found_for_every_pair_of_positions() {
         for (size, step) in [(64, 1), (128, 1), (256, 1), (1024, 31)] {
             for from in (1000..1000 + u64::from(size)).step_by(step) {
                 for distance in (0..u64::from(size)).step_by(step) {

@@ -1,4 +1,4 @@
-//! Position of the sender's time line on the local clock: the least transit of the last seconds, smoothed.
+//! Estimates the position of the sender's time line on the local clock: the least transit of the last seconds, smoothed.
 //!
 //! A packet's transit (arrival minus send time) is the difference of the two clocks, plus the path's constant delay, plus its
 //! time in queues. The packet with the least transit waited least in queues. Its transit drifts as the clocks do.
@@ -10,17 +10,17 @@
 //!      └──── a transit near the former minimum ─────┘
 //! ```
 //!
-//! - *Following*: the target is the least transit in the window, which is at most [`WINDOW_NS`] old. The offset moves towards it
-//!   smoothly, and faster if the path got shorter by a step.
-//! - *Trying a step*: the sender paused, or the path got longer. The offset is the least transit since then. If it was only a
-//!   queue that empties, the offset returns within the burst.
+//! - *Following*: the target is the least transit in the window, which contains the last [`WINDOW_NS`]. The offset moves towards
+//!   the target smoothly, and faster if the path got shorter by a step.
+//! - *Trying a step*: the sender has paused, or the path got longer. The offset is the least transit since then. If the reason
+//!   was only a queue, which empties, the offset returns within the burst.
 
 use threadbare_rtp_types::id::NS_PER_S;
 
 /// The estimate. Every packet uses this part; the other part ([`Slices`]) is used once a second.
 #[derive(Debug)]
 pub(crate) struct Offset {
-    /// Local time of play minus send time.
+    /// Play time on the local clock minus send time.
     offset_ns: i64,
     /// End of the slice of time that is being filled.
     slice_end_ns: i64,
@@ -28,11 +28,12 @@ pub(crate) struct Offset {
     slice_min_ns: i64,
     /// Least transit in the finished slices of the window.
     finished_min_ns: i64,
-    /// Until this time the least transit is used unsmoothed.
+    /// Until this time, the offset is the least transit without smoothing.
     fill_end_ns: i64,
 }
 
-/// Least transits of finished slices. Time and transit both ascend in this deque, so the front is the least that is not too old.
+/// Least transits of finished slices. Time and transit both ascend in this deque, so the front is the least transit that is not
+/// too old.
 #[derive(Debug, Default)]
 pub(crate) struct Slices {
     entries: [Slice; SLICES],
@@ -65,7 +66,7 @@ impl Offset {
         }
     }
 
-    /// Local time of play minus send time, in ns.
+    /// Returns the play time on the local clock minus the send time, in ns.
     pub(crate) fn ns(&self) -> i64 {
         self.offset_ns
     }
@@ -74,7 +75,7 @@ impl Offset {
         self.slice_min_ns.min(self.finished_min_ns)
     }
 
-    /// Begins a stream at `at_ns`; its first packet has a transit of `transit_ns`. Forgets everything earlier.
+    /// Begins a stream at `at_ns`. Its first packet has a transit of `transit_ns`. Forgets everything earlier.
     pub(crate) fn begin(&mut self, slices: &mut Slices, at_ns: i64, transit_ns: i64) {
         slices.len = 0;
         slices.trial = None;
@@ -85,7 +86,7 @@ impl Offset {
         self.fill_end_ns = at_ns.saturating_add(FILL_NS);
     }
 
-    /// Counts a packet. Returns how much longer it took than the fastest, in ns, at least 0.
+    /// Counts a packet. Returns how much longer it took than the fastest packet, in ns, at least 0.
     pub(crate) fn sample(&mut self, slices: &mut Slices, at_ns: i64, transit_ns: i64) -> i64 {
         if at_ns >= self.slice_end_ns {
             self.turn_over(slices, at_ns, transit_ns);
@@ -126,16 +127,18 @@ impl Offset {
         });
     }
 
-    /// Moves the offset at once, for the first packet after a silence: the listener does not notice.
+    /// Moves the offset to its target at once. This is for the first packet after a silence, where the listener does not notice
+    /// it.
     pub(crate) fn settle(&mut self) {
         self.offset_ns = self.min_ns();
     }
 
-    /// Confirms or undoes a step. Returns the packet's delay, measured from the former least transit until the step is confirmed.
+    /// Confirms or undoes a step. Returns the packet's delay. Until the step is confirmed, the delay is measured from the former
+    /// least transit.
     #[cold]
     fn judge(&mut self, slices: &mut Slices, trial: Trial, at_ns: i64, transit_ns: i64) -> i64 {
         if transit_ns.saturating_sub(trial.former_ns) <= STEP_NS {
-            // The former window was right. Its least transit stays.
+            // The step was only a delay: the former window is still valid, and its least transit stays.
             slices.trial = None;
             slices.push(Slice {
                 end_ns: self.slice_end_ns.saturating_sub(SLICE_NS),
@@ -157,8 +160,8 @@ impl Offset {
         if pause_ns >= WINDOW_NS {
             let drifted_ns = self.offset_ns.saturating_add(pause_ns / DRIFT_PART);
             let is_other_path = transit_ns.saturating_sub(drifted_ns) > OTHER_PATH_NS;
-            // A single packet after a silence proves little, because it may have been delayed. It counts at most for the possible
-            // clock drift since then, unless drift cannot explain it.
+            // A single packet after a silence proves little, because it may have been delayed. So its transit is limited to what
+            // clock drift since then can explain, unless the excess is so large that it shows another path.
             let believed_ns = if is_other_path {
                 transit_ns
             } else {
@@ -195,7 +198,7 @@ impl Slices {
         while self.len > 0 && self.entries[self.len - 1].min_ns >= slice.min_ns {
             self.len -= 1;
         }
-        // Ends lie at least a slice apart and within the window, so a place is free.
+        // Ends of slices are at least a slice apart and within the window, so a place is free.
         self.len = self.len.min(SLICES - 1);
         self.entries[self.len] = slice;
         self.len += 1;
@@ -210,25 +213,25 @@ const SLICE_NS: i64 = NS_PER_S as i64;
 
 const SLICES: usize = 8;
 
-/// Time in which a stream's first packets set the offset directly; later it changes smoothly.
+/// Time for which a stream's first packets set the offset directly. After that, the offset changes smoothly.
 const FILL_NS: i64 = 2 * NS_PER_S as i64;
 
 /// Divisor of the offset's change: each packet moves it by 1/128 of the way to the least transit, most of it within 2.5 s.
 const SLEW: i64 = 128;
 
-/// The same divisor after the path got shorter by a step: most of the way within 0.3 s.
+/// The same divisor after the path got shorter by a step: the offset moves most of the way within 0.3 s.
 const SLEW_STEP: i64 = 16;
 
 /// Minimum difference of transits that counts as a step. A smaller one may be drift or noise in the estimate.
 const STEP_NS: i64 = 10_000_000;
 
-/// Time in which a queue empties; if it takes longer, the path has changed. It is ten packets of 20 ms.
+/// Time within which a queue empties: ten packets of 20 ms. If the delay stays for longer, the path has changed.
 const PROOF_NS: i64 = 200_000_000;
 
 /// Maximum drift of two clocks: 1/2000 (500 ppm) of the time. Crystals do not reach half of that.
 const DRIFT_PART: i64 = 2_000;
 
-/// Minimum excess of a transit that shows another path: a queue does not cause that much.
+/// Minimum excess of a transit that shows another path, because a queue does not cause so much delay.
 const OTHER_PATH_NS: i64 = NS_PER_S as i64;
 
 #[cfg(test)]
@@ -287,7 +290,7 @@ mod tests {
         assert!((offset.ns() - 40 * MS).abs() < MS / 10, "{}", offset.ns());
     }
 
-    /// Delays count from the new path, even if no packet came during the trial.
+    /// After a silence, delays are measured on the new path, even if no packet came during the trial.
     #[test]
     fn a_silence_ends_the_trial_of_a_step() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());
@@ -300,11 +303,11 @@ mod tests {
     }
 
     #[test]
-    fn one_delayed_packet_after_a_silence_is_not_believed() {
+    fn one_delayed_packet_after_a_silence_does_not_count_as_drift() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());
         offset.begin(&mut slices, 0, 0);
         offset.sample(&mut slices, 0, 0);
-        // Ten minutes: 300 ms of drift is possible, 80 ms more is queueing.
+        // In ten minutes, clocks may drift by 300 ms. The other 80 ms are a delay in a queue.
         let at = 600_000 * MS;
         let delay = offset.sample(&mut slices, at, 380 * MS);
         assert!(
@@ -318,9 +321,9 @@ mod tests {
         assert_eq!(offset.ns(), 600_000 * MS);
     }
 
-    /// The simple model keeps all samples of the window, and searches them for each packet.
+    /// Compares the deque with a simple model, which keeps all samples of the window and searches them for each packet.
     #[test]
-    fn the_deque_gives_the_least_of_the_window() {
+    fn the_deque_returns_the_minimum_of_the_window() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());
         let mut all: Vec<(i64, i64)> = Vec::new();
         let mut seed = 7_u64;

@@ -4,7 +4,7 @@ use crate::output::{DROP_REASONS, DropReason};
 
 /// Counts since construction or [`JitterBuffer::reset`](super::JitterBuffer::reset), and the present state.
 ///
-/// Every packet is in one place: `received = delivered + late + duplicates + dropped() + held_packets`.
+/// Every packet is counted in one place: `received = delivered + late + duplicates + dropped() + held_packets`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Packets handed in.
@@ -13,35 +13,35 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets declared lost. If one of them still arrives, it also counts in [`Stats::late`].
     pub lost: u64,
-    /// [`DropReason::Late`].
+    /// Packets dropped as [`DropReason::Late`].
     pub late: u64,
-    /// [`DropReason::Duplicate`].
+    /// Packets dropped as [`DropReason::Duplicate`].
     pub duplicates: u64,
-    /// [`DropReason::Latency`].
+    /// Packets dropped as [`DropReason::Latency`].
     pub dropped_latency: u64,
-    /// [`DropReason::Full`].
+    /// Packets dropped as [`DropReason::Full`].
     pub dropped_full: u64,
-    /// [`DropReason::Flushed`].
+    /// Packets dropped as [`DropReason::Flushed`].
     pub dropped_flushed: u64,
-    /// [`DropReason::Unconfirmed`].
+    /// Packets dropped as [`DropReason::Unconfirmed`].
     pub dropped_unconfirmed: u64,
-    /// [`DropReason::OldSource`].
+    /// Packets dropped as [`DropReason::OldSource`].
     pub dropped_old_source: u64,
     /// Number of restarts of the numbering.
     pub resyncs: u64,
-    /// Interarrival jitter (RFC 3550, appendix A.8) in ns. Its fraction is kept internally, so that it decays to 0.
+    /// Interarrival jitter (RFC 3550, appendix A.8) in ns. Its fraction is stored, so that it decays to 0.
     pub jitter_ns: u64,
     /// Packets held now.
     pub held_packets: u32,
-    /// The latency now: as set, or as adapted.
+    /// The present latency, as set or as adapted.
     pub latency_ns: u64,
-    /// How far the sender's clock has fallen behind the local one since the stream began; negative if it is ahead. Changes of the
-    /// path's delay are included.
+    /// How far the sender's clock has fallen behind the local clock since the stream began; negative if it is ahead. The value
+    /// includes changes of the path's delay.
     pub skew_ns: i64,
 }
 
 impl Stats {
-    /// Packets dropped, apart from late packets and duplicates.
+    /// Returns the number of packets dropped, without late packets and duplicates.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped_latency

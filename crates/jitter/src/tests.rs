@@ -6,7 +6,7 @@ const A: u32 = 0xa;
 const B: u32 = 0xb;
 const C: u32 = 0xc;
 
-/// A buffer with packets of 20 ms at 8 kHz, numbered in the order in which they are handed in.
+/// A buffer with packets of 20 ms at 8 kHz. Packets are numbered in the order in which they are handed in.
 struct Bed {
     buffer: JitterBuffer<u64>,
     now_ms: u64,
@@ -56,8 +56,8 @@ impl Bed {
         self.buffer.handle_packet(self.now_ms * MS, arrival);
     }
 
-    /// Hands in `count` packets of A, 20 ms apart, from `seq` on. Timestamps are 160 times the number. Afterwards the time is
-    /// that of the next packet.
+    /// Hands in `count` packets of A, 20 ms apart, from `seq` on. Timestamps are 160 times the sequence number. After this, the
+    /// time is that of the next packet.
     fn stream(&mut self, seq: u16, count: u16) -> Vec<String> {
         let mut outputs = Vec::new();
         for n in 0..count {
@@ -156,7 +156,7 @@ fn a_packet_overtaken_at_a_talkspurts_start_is_waited_for() {
     }
 }
 
-/// If the packet does not arrive, it is lost at its own time, 20 ms before its successor's.
+/// If the packet does not arrive, its loss is at its own time, which is 20 ms before the next packet.
 #[test]
 fn loss_at_a_talkspurt_start_precedes_the_next_packet() {
     let mut bed = Bed::in_order(100);
@@ -187,7 +187,7 @@ fn silence_is_not_a_loss() {
 
 #[test]
 fn single_implausible_packet_changes_nothing() {
-    // Another source, numbers far ahead and far behind, and a future timestamp with the next number.
+    // These packets have another source, numbers far ahead or far behind, or the next number with a future timestamp.
     for (ssrc, seq, time) in [
         (B, 20, 20 * 160),
         (A, 30_000, 20 * 160),
@@ -239,10 +239,10 @@ fn second_consecutive_packet_confirms_a_restart_without_loss() {
     }
 }
 
-/// A defect of other implementations: after a restart, packets with numbers below the last one were late until they caught up. If
-/// neither numbers nor timestamps show the restart, detecting it takes four packets.
+/// After a restart with lower numbers, other implementations dropped packets as late until the numbers had caught up. If neither
+/// numbers nor timestamps show the restart, the buffer detects it after four packets.
 #[test]
-fn a_restart_just_below_is_not_late_until_it_catches_up() {
+fn a_restart_with_slightly_lower_numbers_is_detected_after_few_packets() {
     let mut bed = Bed::in_order(100);
     bed.stream(0, 60);
     let outputs = bed.stream(0, 10);
@@ -259,7 +259,7 @@ fn burst_of_late_packets_is_not_a_restart() {
     let mut bed = Bed::in_order(40);
     bed.stream(0, 20);
     bed.now_ms += 400;
-    // The fast path has delivered 40, so 20 to 39 are lost; then the slow path delivers them all together.
+    // The fast path has delivered 40, so 20 to 39 are lost. Then the slow path delivers them all at the same time.
     assert_eq!(bed.arrive(A, 40, 40 * 160), ["lost 20 20 400ms", "40!"]);
     for seq in 20..40 {
         let late = bed.arrive(A, seq, u32::from(seq) * 160);
@@ -281,7 +281,7 @@ fn another_source_takes_over_with_its_first_packet() {
     assert_eq!(bed.arrive(A, 21, 21 * 160), ["#13 OldSource"]);
     bed.now_ms += 20;
     assert_eq!(bed.arrive(B, 502, 419), ["502"]);
-    // After the new source has gone silent, they do.
+    // After the new source has been silent for a while, packets of the old source bring it back.
     bed.now_ms += 3_000;
     bed.arrive(A, 22, 22 * 160);
     assert_eq!(bed.arrive(A, 23, 23 * 160), ["NewSource a", "22!", "23"]);
@@ -309,7 +309,7 @@ fn old_source_is_drained_before_the_new_one() {
 }
 
 #[test]
-fn an_announced_source_is_believed_with_its_first_packet() {
+fn an_announced_source_is_accepted_with_its_first_packet() {
     for (ssrc, cause) in [(B, ResyncCause::NewSource), (A, ResyncCause::Restart)] {
         let mut bed = Bed::at_deadline(60);
         bed.stream(10, 5);
@@ -346,7 +346,7 @@ fn outage_longer_than_the_ring_is_one_loss_after_two_packets() {
             ["lost 20 500 10000ms", "520!", "521"]
         );
         assert_eq!(bed.buffer.stats().resyncs, 0);
-        // A lost packet cannot re-enter before others that are still held.
+        // After a packet was declared lost, it cannot be inserted before others that are still held.
         assert_eq!(bed.arrive(A, 519, 519 * 160), ["#12 Late"]);
     }
 }
@@ -376,7 +376,7 @@ fn stall_is_not_a_loss() {
 }
 
 #[test]
-fn an_event_of_one_timestamp_is_neither_late_nor_jitter() {
+fn packets_of_an_event_with_one_timestamp_are_not_late_and_add_no_jitter() {
     let mut bed = Bed::in_order(100);
     bed.stream(10, 10);
     // RFC 4733: a key pressed for four seconds, one packet every 50 ms.
@@ -410,12 +410,12 @@ fn with_drop_on_latency_the_oldest_is_dropped() {
     let mut bed = Bed::at_deadline(100);
     bed.buffer.set_drop_on_latency(true);
     bed.stream(0, 150);
-    // A sender that is too fast: ten packets at once.
+    // A sender that is too fast sends ten packets at once.
     let mut outputs = Vec::new();
     for seq in 150..160_u16 {
         outputs.extend(bed.arrive(A, seq, u32::from(seq) * 160));
     }
-    // All but the last 100 ms, and the packets held before.
+    // Only the last 100 ms of them stay.
     assert_eq!(bed.buffer.held_packets(), 6);
     assert_eq!(outputs[0], "145", "was due anyway");
     assert!(
@@ -427,7 +427,7 @@ fn with_drop_on_latency_the_oldest_is_dropped() {
 }
 
 #[test]
-fn a_latency_that_is_set_counts_at_once() {
+fn a_new_latency_applies_at_once() {
     let mut bed = Bed::at_deadline(500);
     bed.stream(0, 2);
     bed.buffer.set_latency_ns(40 * MS).unwrap();
@@ -438,7 +438,7 @@ fn a_latency_that_is_set_counts_at_once() {
 }
 
 #[test]
-fn arrival_time_can_be_given() {
+fn packets_can_be_added_with_an_arrival_time() {
     let mut bed = Bed::at_deadline(50);
     let mut hand_in = |seq: u16, arrival_ms: u64, now_ms: u64| {
         let arrival = Arrival {
@@ -470,7 +470,7 @@ fn adaptive_latency_covers_the_jitter() {
     let start_ms = bed.now_ms;
     let mut late = Vec::new();
     for seq in 0..3_000_u16 {
-        // In the middle of the stream, every fourth packet waits 90 ms and is overtaken by three others.
+        // In the middle of the stream, every fourth packet is delayed by 90 ms and overtaken by three others.
         let delays = (500..1_000).contains(&seq);
         let arrives = start_ms + u64::from(seq) * 20;
         bed.now_ms = arrives;
@@ -491,7 +491,7 @@ fn adaptive_latency_covers_the_jitter() {
             assert_eq!(bed.buffer.latency_ns(), 95 * MS);
         }
     }
-    // The latency is learnt from the late packets.
+    // The latency grows because of late packets.
     assert!(
         !late.is_empty() && late.len() < 20 && late.iter().all(|seq| *seq < 600),
         "{late:?}"
@@ -537,7 +537,7 @@ fn flush_returns_all_packets_and_restarts() {
 }
 
 #[test]
-fn at_the_end_everything_comes_out_in_order() {
+fn at_the_end_all_packets_are_output_in_order() {
     let mut bed = Bed::at_deadline(100);
     bed.stream(10, 3);
     bed.arrive(A, 14, 14 * 160);
@@ -547,9 +547,9 @@ fn at_the_end_everything_comes_out_in_order() {
     assert_eq!(bed.wait(200), ["15"]);
 }
 
-/// A process has thousands of these.
+/// A process has thousands of jitter buffers, so each must be small.
 #[test]
-fn it_stays_small() {
+fn a_jitter_buffer_stays_small() {
     type Handle = std::num::NonZeroU64;
     let hot = size_of::<JitterBuffer<Handle>>();
     let slots = 64 * size_of::<Slot<Handle>>();
@@ -644,13 +644,13 @@ fn two_forged_packets_cost_half_a_second() {
     assert!(outputs.ends_with(&["198".into(), "199".into()]));
 }
 
-/// The mode for callers whose socket may still hold the missing packet.
+/// In the mode for callers whose socket may still hold the missing packet, only such losses are delayed.
 #[test]
-fn a_loss_is_held_back_and_nothing_else_is() {
+fn only_losses_wait_for_packets_that_the_socket_may_still_hold() {
     let mut bed = Bed::in_order(0);
     bed.stream(0, 2);
     bed.hand_in(A, 3, 3 * 160, false);
-    // Two packets of unknown sources: the first is dropped.
+    // Two packets of unknown sources arrive, and the first one is dropped.
     bed.hand_in(B, 70, 0, false);
     bed.hand_in(C, 90, 0, false);
     let now_ns = (bed.now_ms + 1_000) * MS;
@@ -694,9 +694,10 @@ fn loss_from_a_full_ring_or_at_the_end_is_not_delayed() {
     );
 }
 
-/// A latency of ten seconds works in full, even with packets of 10 ms. A growing latency gets the places it needs.
+/// A latency of ten seconds works in full, even with packets of 10 ms. If the latency grows, the buffer gets the places that it
+/// needs.
 #[test]
-fn a_long_latency_is_kept_in_full() {
+fn packets_wait_for_the_whole_of_a_long_latency() {
     const LATENCY_MS: u64 = 10_000;
     let capacity_packets = capacity_for(LATENCY_MS * MS, 10 * MS);
     let config = |latency_ms: u64, capacity_packets| Config {

@@ -4,13 +4,13 @@ use threadbare_rtp_types::id::{NS_PER_S, RtpTime};
 
 /// Maps RTP timestamps to send times in ns, on a line that continues where timestamps wrap around or restart.
 ///
-/// The anchor moves with the stream in whole seconds. Rounding errors do not add up, and every timestamp is interpreted as the
-/// one nearest to the present.
+/// The anchor moves with the stream in whole seconds. So rounding errors do not add up, and every timestamp is interpreted as the
+/// one nearest to the present time.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     time: RtpTime,
     clock_rate_hz: u32,
-    /// Ns per unit if that is a whole number, as at 8 and 16 kHz; otherwise 0. It saves a division per packet.
+    /// Duration of a unit in ns if that is a whole number, as at 8 and 16 kHz; otherwise 0. It saves a division per packet.
     unit_ns: u32,
     send_ns: i64,
 }
@@ -32,7 +32,7 @@ impl Timeline {
         }
     }
 
-    /// Sets `time` to `send_ns` and the clock rate, which must not be 0, from now on.
+    /// From now on, `time` is at `send_ns`, and the clock rate is `clock_rate_hz`, which must not be 0.
     pub(crate) fn count_at(&mut self, clock_rate_hz: u32, time: RtpTime, send_ns: i64) {
         if clock_rate_hz != self.clock_rate_hz {
             *self = Timeline::new(clock_rate_hz);
@@ -40,13 +40,13 @@ impl Timeline {
         self.anchor(time, send_ns);
     }
 
-    /// Sets `time` to `send_ns` from now on.
+    /// From now on, `time` is at `send_ns`.
     pub(crate) fn anchor(&mut self, time: RtpTime, send_ns: i64) {
         self.time = time;
         self.send_ns = send_ns;
     }
 
-    /// Position of `time` on the line, rounded down.
+    /// Returns the position of `time` on the line, rounded down.
     pub(crate) fn send_ns(&self, time: RtpTime) -> i64 {
         // 2^31 units times 10^9 stays below 2^63.
         let units = time.distance_from(self.time);
@@ -58,7 +58,7 @@ impl Timeline {
         self.send_ns.saturating_add(ns)
     }
 
-    /// The timestamp nearest to `send_ns`. Inverse of [`send_ns`](Self::send_ns).
+    /// Returns the timestamp nearest to `send_ns`. This is the inverse of [`send_ns`](Self::send_ns).
     pub(crate) fn time(&self, send_ns: i64) -> RtpTime {
         let ns = i128::from(send_ns.saturating_sub(self.send_ns));
         let rate = i128::from(self.clock_rate_hz);
@@ -67,7 +67,7 @@ impl Timeline {
         RtpTime(self.time.0.wrapping_add(units as u32))
     }
 
-    /// The stream has reached `time`. A call at least every 2^31 units extends the timestamps.
+    /// Records that the stream has reached `time`. Timestamps are extended correctly if this is called at least every 2^31 units.
     pub(crate) fn follow(&mut self, time: RtpTime) {
         let units = time.distance_from(self.time);
         let rate = i64::from(self.clock_rate_hz);
@@ -75,7 +75,7 @@ impl Timeline {
             return;
         }
         let seconds = units / rate;
-        // Below 2^31, because it is at most the distance.
+        // The number is below 2^31, because it is at most the distance.
         self.time = self.time.plus((seconds * rate) as u32);
         self.send_ns = self.send_ns.saturating_add(seconds * NS_PER_S as i64);
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_timestamps_are_each_others_inverse() {
+    fn converting_a_timestamp_to_a_time_and_back_returns_the_timestamp() {
         for rate in [8_000, 11_025, 44_100, 48_000, 90_000] {
             let mut line = Timeline::new(rate);
             line.anchor(RtpTime(u32::MAX - 500), 7);

@@ -1,5 +1,5 @@
-//! After its first packet, a jitter buffer does not allocate, whatever arrives. In another implementation, the duplicate filter
-//! grew to megabytes per stream.
+//! After its first packet, a jitter buffer does not allocate, whatever arrives. In another implementation, the memory for
+//! recognising duplicates grew to megabytes per stream.
 
 #[path = "../../../tests/counting.rs"]
 mod counting;
@@ -28,7 +28,7 @@ fn two_hours_of_duplicates_losses_and_sources_allocate_nothing() {
         }
         let now_ns = 1_000 * MS + u64::from(n) * 20 * MS;
         let lost = n % 17 == 0;
-        // Sometimes another source, and arbitrary values.
+        // Use another source sometimes, and arbitrary values.
         let ssrc = Ssrc(n / 10_000);
         let stray = n.is_multiple_of(97).then_some((n * 7919, Ssrc(n)));
         let packets = [Some((n, ssrc)), Some((n, ssrc)), stray];

@@ -1,11 +1,11 @@
 //! The C interface of libebur128 1.2.6, on top of `threadbare-loudness`.
 //!
 //! Programs linked with libebur128 find this library by its name (`libebur128.so.1`). `include/ebur128.h` documents the
-//! functions. If libebur128 and the recommendations differ, this library behaves like libebur128: blocks of the loudness range
-//! once a second, and no measurement after a NaN.
+//! functions. Where libebur128 differs from the recommendations, this library behaves like libebur128: a block enters the
+//! loudness range once a second, and nothing is measured after a NaN.
 //!
 //! Each function decodes its arguments, calls safe code, and converts the result to a number. A panic in the safe code would be a
-//! bug; it does not cross into C, but becomes [`Code::NoMemory`].
+//! bug. It does not unwind into C: the function returns [`Code::NoMemory`].
 
 #![warn(clippy::unwrap_used)]
 
@@ -69,7 +69,7 @@ fn guarded(work: impl FnOnce() -> Code) -> Code {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Code::NoMemory)
 }
 
-/// The meter of a pointer from C, unless it is NULL.
+/// Returns the meter of a pointer from C; `None` if the pointer is NULL.
 ///
 /// # Safety
 /// `state` is NULL or from [`ebur128_init`], not destroyed, and no other code uses it while the reference lives.
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn ebur128_set_channel(
     )
 }
 
-/// The position with this number. Any other number is a position in front, because libebur128 does not check the number.
+/// Returns the position with this number. Any other number is a position in front, because libebur128 does not check the number.
 fn place_of(value: c_int) -> Channel {
     let index = usize::try_from(value).ok();
     let place = index.and_then(|index| PLACES.get(index));
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn ebur128_set_max_history(state: *mut State, history: c_u
 /// Adds whole frames from C.
 ///
 /// # Safety
-/// `state` as for [`meter_mut`]; `samples` is NULL, or points to `frames` times the state's channels of them.
+/// `state` is as for [`meter_mut`]. `samples` is NULL, or points to `frames` samples for each of the state's channels.
 unsafe fn add_frames<T: Sample>(state: *mut State, samples: *const T, frames: usize) -> Code {
     // SAFETY: the contract is the same.
     let Some(meter) = (unsafe { meter_mut(state) }) else {
@@ -302,8 +302,8 @@ unsafe fn add_frames<T: Sample>(state: *mut State, samples: *const T, frames: us
 /// `ebur128_add_frames_short`.
 ///
 /// # Safety
-/// `state` is NULL or from [`ebur128_init`], not destroyed, and used only by this call; `src` is NULL, or points to `frames`
-/// times the state's channels of samples.
+/// `state` is NULL or from [`ebur128_init`], not destroyed, and used only by this call. `src` is NULL, or points to `frames`
+/// samples for each of the state's channels.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ebur128_add_frames_short(
     state: *mut State,
@@ -360,9 +360,9 @@ pub unsafe extern "C" fn ebur128_add_frames_double(
 mod tests {
     use super::*;
 
-    /// Unwinding into a C program would be undefined behaviour.
+    /// A panic must not unwind into a C program, because that would be undefined behaviour.
     #[test]
-    fn a_panic_becomes_a_code() {
+    fn a_panic_becomes_an_error_code() {
         assert_eq!(guarded(|| panic!("on purpose")), Code::NoMemory);
     }
 

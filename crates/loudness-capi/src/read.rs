@@ -1,4 +1,4 @@
-//! The functions that read.
+//! The functions that return readings.
 
 use std::ffi::{c_uint, c_ulong};
 
@@ -41,7 +41,7 @@ unsafe fn write(out: *mut f64, read: impl FnOnce() -> Result<f64, ReadError>) ->
     })
 }
 
-/// Does the same as [`read`] for several states.
+/// Acts as [`read`], for several states.
 ///
 /// # Safety
 /// `states` is NULL or points to `size` pointers, each as in [`read`]; so is `out`.

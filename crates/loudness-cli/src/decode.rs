@@ -159,7 +159,7 @@ fn pipeline(
             gst::element_error!(
                 source,
                 gst::StreamError::Format,
-                ["{channels} channels; this format may have 1 to {CONVERTED_MAX}"]
+                ["the audio has {channels} channels; expected 1 to {CONVERTED_MAX} in this format"]
             );
             return;
         }
@@ -238,7 +238,10 @@ fn run(
         };
         let Some(message) = message else {
             if started.is_err() {
-                return Err(Problem::broken(path, "an element refuses to start"));
+                return Err(Problem::broken(
+                    path,
+                    "an element of the pipeline refuses to start",
+                ));
             }
             if let Some(share) = share(pipeline) {
                 progress(share);
@@ -247,7 +250,10 @@ fn run(
             if now != last.0 {
                 last = (now, Instant::now());
             } else if last.1.elapsed() > STILL_MAX {
-                let reason = format!("no samples for {} s", STILL_MAX.as_secs());
+                let reason = format!(
+                    "the decoder has output no samples for {} s",
+                    STILL_MAX.as_secs()
+                );
                 return Err(Problem::broken(path, reason));
             }
             continue;

@@ -68,17 +68,17 @@ pub struct LoudnessArgs {
 const EXAMPLES: &str = "\
 Examples:
   threadbare loudness song.flac                      Measure one file
-  threadbare loudness --target -23 *.wav             Distance from EBU R128, for each and for all
-  threadbare loudness --target -23 --tolerance 0.5 *.wav   Exit status 3: one is off
-  threadbare loudness --plot loud.svg programme.mp3  Loudness over time
-  threadbare loudness --tag replaygain --album *.flac   Gains of each and of all, as tags
-  threadbare loudness --json *.flac | jq .total      For scripts
+  threadbare loudness --target -23 *.wav             Distance to -23 LUFS, for each file and for all together
+  threadbare loudness --target -23 --tolerance 0.5 *.wav   Exit status 3: a file is not within 0.5 LU of the target
+  threadbare loudness --plot loud.svg programme.mp3  Plot the loudness over time
+  threadbare loudness --tag replaygain --album *.flac   Write the gains of each file and of the album as tags
+  threadbare loudness --json *.flac | jq .total      Print JSON for scripts
 
 Exit status:
-  0  all files were measured, and are within the tolerance if there is one
-  1  a file could not be measured or tagged; the others are in the report
+  0  all files were measured; with --tolerance, all are within the tolerance
+  1  a file could not be measured or tagged; the report has the other files
   2  an argument is wrong; nothing was measured
-  3  all files were measured, and one is off the target by more than the tolerance";
+  3  all files were measured, and at least one is not within the tolerance of the target";
 
 /// Exit status if measured files miss the target.
 const OFF_TARGET: u8 = 3;
@@ -166,7 +166,7 @@ impl LoudnessArgs {
                 }
                 None => Err(Problem::Tag {
                     path: file.clone(),
-                    reason: "it is silent, and no gain changes that".to_owned(),
+                    reason: "the file is silent, and no gain changes that".to_owned(),
                 }),
             };
             (index, tags)
@@ -204,7 +204,12 @@ impl LoudnessArgs {
         progress.bar.finish_and_clear();
         let taken = results.into_iter().zip(&self.files).map(|(slot, file)| {
             let result = slot.into_inner().ok().flatten();
-            result.unwrap_or_else(|| Err(Problem::broken(file, "the measurement was given up")))
+            result.unwrap_or_else(|| {
+                Err(Problem::broken(
+                    file,
+                    "the measurement ended without a result",
+                ))
+            })
         });
         taken.collect()
     }

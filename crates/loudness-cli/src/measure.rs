@@ -117,7 +117,7 @@ impl Measurement {
 
     pub(super) fn add(&mut self, buffer: &gst::BufferRef) {
         let Some(mut running) = self.running.take() else {
-            return self.fail("samples without caps");
+            return self.fail("the decoder output samples without caps");
         };
         let format = running.format.clone();
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -136,7 +136,7 @@ impl Measurement {
     /// Adds interleaved samples of the current format.
     pub(super) fn add_samples<S: Sample>(&mut self, samples: &[S]) {
         let Some(mut running) = self.running.take() else {
-            return self.fail("samples without a format");
+            return self.fail("the decoder output samples without a format");
         };
         let channels = running.format.channels();
         self.add_frames(&mut running, samples.len() / channels, |meter, range| {

@@ -20,7 +20,7 @@ pub(super) enum Problem {
     #[error("{} has no audio that could be recognised", path.display())]
     #[diagnostic(help("`file {}` may show its format", path.display()))]
     NoAudio { path: PathBuf },
-    #[error("{}: missing decoder: {what}", path.display())]
+    #[error("{} needs a decoder that is not installed: {what}", path.display())]
     #[diagnostic(help(
         "Debian has most decoders in gstreamer1.0-plugins-good, gstreamer1.0-plugins-ugly and gstreamer1.0-libav"
     ))]

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_of_the_tolerance_is_within_and_silence_is_not() {
+    fn loudness_at_the_edge_of_the_tolerance_passes_and_silence_does_not() {
         let goal = Goal {
             target_lufs: Some(-23.0),
             tolerance_lu: Some(0.5),

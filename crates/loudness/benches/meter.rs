@@ -64,7 +64,8 @@ fn single(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Live monitoring: in each tick, all streams get 20 ms and are read. The machine keeps up if that takes less than 20 ms.
+/// Live monitoring: in each tick, all streams get 20 ms of audio, and their readings are taken. The machine keeps up if a tick
+/// takes less than 20 ms.
 fn batch(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a batch of 2000 stereo streams, 20 ms at 48 kHz");
     group.sample_size(20);
@@ -93,7 +94,7 @@ fn batch(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Cost per packet in a telephone gateway: a meter for each call, in turn, so that none is in the cache.
+/// Cost per packet in a telephone gateway. Each call has a meter, and the meters run in turn, so none of them is in the cache.
 fn line(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a packet of G.711, 20 ms at 8 kHz");
     let all = Mode::INTEGRATED | Mode::RANGE | Mode::HISTOGRAM;

@@ -7,7 +7,7 @@
 //!                                    FROM the momentary loudness came to within 1 LU of the target for good (s; - if never)
 //! ```
 //!
-//! Another meter measures loudness and peaks.
+//! Loudness and peaks are measured with another meter.
 
 use std::error::Error;
 use std::f64::consts::TAU;
@@ -68,7 +68,7 @@ fn speech(level_db: f64) -> impl FnMut(f64) -> Vec<f64> {
     }
 }
 
-/// A programme: its name, the time from which one level is expected, and the audio.
+/// A programme: its name, the time from which its level is constant, and the audio.
 type Programme = (&'static str, f64, Audio);
 
 fn programmes() -> Vec<Programme> {
@@ -230,7 +230,7 @@ fn rms_db(samples: &[f32]) -> f64 {
     10.0 * (sum / samples.len() as f64).log10()
 }
 
-/// The largest change between adjacent 100 ms of audible sound.
+/// Returns the largest change of the gain between adjacent 100 ms of audible sound.
 fn largest_step(before: &Audio, after: &Audio) -> f64 {
     let part = before.rate_hz as usize / 10 * before.channels;
     let parts = before

@@ -13,8 +13,8 @@ use crate::window::{Resolution, Window};
 
 /// Measures many live streams of the same format, which advance together.
 ///
-/// Streams are adjacent in memory and in the processor's vectors. Windows are exact to 10 ms ([`Resolution::Block`]), so that a
-/// stream takes some KB instead of a MB. For endless monitoring, choose [`Mode::HISTOGRAM`].
+/// The data of the streams is adjacent in memory, and each instruction processes several streams. Windows are exact to 10 ms
+/// ([`Resolution::Block`]), so that a stream takes some KB instead of a MB. For endless monitoring, choose [`Mode::HISTOGRAM`].
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode};
@@ -36,7 +36,7 @@ pub struct Batch {
     config: Builder,
     streams: usize,
     filters: Filters,
-    /// Groups of the channels of all streams, stream by stream.
+    /// The channels of all streams in groups, stream by stream.
     groups: Box<[Group]>,
     scratch: Scratch,
     window: Window,
@@ -83,12 +83,12 @@ impl Batch {
         })
     }
 
-    /// Adds the same number of frames to each stream: a slice of interleaved samples for each. For a stream without data, add
-    /// silence, or call [`Batch::reset_stream`].
+    /// Adds the same number of frames to each stream. `inputs` has a slice of interleaved samples for each stream. If a stream
+    /// has no data, add silence, or call [`Batch::reset_stream`].
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the streams, they differ in length, or the last frame is not whole; then
-    /// nothing is added.
+    /// Fails if there is not one slice per stream, if the slices differ in length, or if their last frame is incomplete. In these
+    /// cases, nothing is added.
     pub fn add_interleaved<T: Sample>(&mut self, inputs: &[&[T]]) -> Result<(), InputError> {
         let source = Streams::new(inputs, self.streams, self.config.layout.len())?;
         with_denormals_flushed(|| {
@@ -123,7 +123,7 @@ impl Batch {
         Ok(())
     }
 
-    /// As in a single meter, but row by row through the energies of all streams.
+    /// Ends a step of 100 ms as a single meter does, but for all streams at once.
     fn end_step(&mut self) {
         let steps = self.window.position() / self.config.step_frames();
         if steps >= MOMENTARY_STEPS && !self.gating.is_empty() {
@@ -139,7 +139,7 @@ impl Batch {
         }
     }
 
-    /// Appends the energy of the last `steps` to the history of each stream that has this many.
+    /// Appends the energy of the last `steps` steps to the history of each stream that has already had so many steps.
     fn end_blocks(&mut self, steps: u64, histories: impl Fn(&mut Batch) -> &mut Vec<History>) {
         let frames = steps * self.config.step_frames();
         let mut sums = std::mem::take(&mut self.sums);
@@ -158,7 +158,8 @@ impl Batch {
         self.sums = sums;
     }
 
-    /// Momentary loudness of a stream, up to the last whole 10 ms; otherwise as [`Meter::momentary`](crate::Meter::momentary).
+    /// Returns the momentary loudness of a stream, up to the last whole 10 ms. In all other respects, it acts as
+    /// [`Meter::momentary`](crate::Meter::momentary).
     ///
     /// # Errors
     /// Fails if the stream does not exist.
@@ -166,10 +167,10 @@ impl Batch {
         self.loudness_of(stream, MOMENTARY_STEPS)
     }
 
-    /// Short-term loudness of a stream, up to the last whole 10 ms.
+    /// Returns the short-term loudness of a stream, up to the last whole 10 ms.
     ///
     /// # Errors
-    /// Fails if the stream does not exist, or the mode does not include it.
+    /// Fails if the stream does not exist, or if the mode does not include short-term loudness.
     pub fn short_term(&self, stream: usize) -> Result<f64, ReadError> {
         if !self.config.mode.contains(Mode::SHORT_TERM) {
             return Err(ReadError::NotMeasured(Mode::SHORT_TERM));
@@ -177,10 +178,10 @@ impl Batch {
         self.loudness_of(stream, SHORT_TERM_STEPS)
     }
 
-    /// Integrated loudness of a stream; see [`Meter::integrated`](crate::Meter::integrated).
+    /// Returns the integrated loudness of a stream; see [`Meter::integrated`](crate::Meter::integrated).
     ///
     /// # Errors
-    /// Fails if the stream does not exist, or the mode does not include it.
+    /// Fails if the stream does not exist, or if the mode does not include integrated loudness.
     pub fn integrated(&self, stream: usize) -> Result<f64, ReadError> {
         self.check_stream(stream)?;
         let history = self.gating.get(stream);
@@ -188,10 +189,10 @@ impl Batch {
         Ok(history::integrated([history].into_iter()))
     }
 
-    /// Loudness range of a stream; see [`Meter::range`](crate::Meter::range).
+    /// Returns the loudness range of a stream; see [`Meter::range`](crate::Meter::range).
     ///
     /// # Errors
-    /// Fails if the stream does not exist, or the mode does not include it.
+    /// Fails if the stream does not exist, or if the mode does not include the range.
     pub fn range(&self, stream: usize) -> Result<LoudnessRange, ReadError> {
         self.check_stream(stream)?;
         let history = self
@@ -201,43 +202,43 @@ impl Batch {
         Ok(range_of_histories([history].into_iter()))
     }
 
-    /// The largest sample of a stream's channel; see [`Meter::sample_peak`](crate::Meter::sample_peak).
+    /// Returns the largest sample of a stream's channel; see [`Meter::sample_peak`](crate::Meter::sample_peak).
     ///
     /// # Errors
-    /// Fails if the stream or channel does not exist, or the mode does not include it.
+    /// Fails if the stream or channel does not exist, or if the mode does not include sample peaks.
     pub fn sample_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample)
     }
 
-    /// [`sample_peak`](Self::sample_peak) of the samples in the last call.
+    /// Acts as [`sample_peak`](Self::sample_peak), but only for the samples in the last call.
     ///
     /// # Errors
-    /// The same as for [`Batch::sample_peak`].
+    /// Fails if the stream or channel does not exist, or if the mode does not include sample peaks.
     pub fn last_sample_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample_last)
     }
 
-    /// The largest value of a stream's channel between the samples; see [`Meter::true_peak`](crate::Meter::true_peak).
+    /// Returns the largest value of a stream's channel between the samples; see [`Meter::true_peak`](crate::Meter::true_peak).
     ///
     /// # Errors
-    /// Fails if the stream or channel does not exist, or the mode does not include it.
+    /// Fails if the stream or channel does not exist, or if the mode does not include true peaks.
     pub fn true_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak)
     }
 
-    /// [`true_peak`](Self::true_peak) of the samples in the last call.
+    /// Acts as [`true_peak`](Self::true_peak), but only for the samples in the last call.
     ///
     /// # Errors
-    /// The same as for [`Batch::true_peak`].
+    /// Fails if the stream or channel does not exist, or if the mode does not include true peaks.
     pub fn last_true_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak_last)
     }
 
-    /// Resets a stream, whose place another programme takes.
+    /// Resets a stream, so that another programme can take its place.
     ///
     /// # Errors
     /// Fails if the stream does not exist.
@@ -264,7 +265,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Number of streams.
+    /// Returns the number of streams.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.streams

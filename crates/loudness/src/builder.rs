@@ -19,7 +19,7 @@ pub enum RangeStep {
     Second,
 }
 
-/// Settings of a [`Meter`](crate::Meter). Created by [`Meter::builder`](crate::Meter::builder).
+/// Settings of a [`Meter`](crate::Meter). [`Meter::builder`](crate::Meter::builder) creates them.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -75,15 +75,15 @@ impl Builder {
         self
     }
 
-    /// Sets the longest window for [`Meter::window`](crate::Meter::window), in ms: at least 400, and at least 3000 with
-    /// short-term loudness.
+    /// Sets the longest window for which [`Meter::window`](crate::Meter::window) can be called, in ms: at least 400, and at least
+    /// 3000 if the mode includes short-term loudness.
     pub fn max_window_ms(mut self, window_ms: u64) -> Self {
         self.window_ms = window_ms;
         self
     }
 
-    /// Sets the length of the history for integrated loudness and range, in ms: at least 400, and at least 3000 with range. It is
-    /// unlimited by default, and ignored with [`Mode::HISTOGRAM`].
+    /// Sets the length of the history for integrated loudness and range, in ms: at least 400, and at least 3000 if the mode
+    /// includes the range. By default, the length is unlimited. With [`Mode::HISTOGRAM`], this setting has no effect.
     pub fn max_history_ms(mut self, history_ms: u64) -> Self {
         self.history_ms = history_ms;
         self
@@ -101,21 +101,21 @@ impl Builder {
         self
     }
 
-    /// Sets whether each channel's integrated loudness is measured, too; see
+    /// Sets whether the integrated loudness of each single channel is measured, too; see
     /// [`Meter::channel_integrated`](crate::Meter::channel_integrated).
     pub fn per_channel(mut self, is_per_channel: bool) -> Self {
         self.is_per_channel = is_per_channel;
         self
     }
 
-    /// Sets whether a channel's filter restarts after a sample that is infinite or not a number. The default is true. Otherwise
-    /// this channel is not measured any more until [`Meter::reset`](crate::Meter::reset), as with libebur128.
+    /// Sets whether a channel's filter restarts after a sample that is infinite or not a number. The default is true. If it is
+    /// false, such a channel is not measured any more until [`Meter::reset`](crate::Meter::reset), as in libebur128.
     pub fn recover(mut self, is_recovering: bool) -> Self {
         self.is_recovering = is_recovering;
         self
     }
 
-    /// Uses only the instructions that every processor of this architecture has. This is for comparison.
+    /// Uses only the instructions that every processor of this architecture has. This is for comparisons.
     #[doc(hidden)]
     pub fn baseline(mut self) -> Self {
         self.level = Level::BASELINE;
@@ -143,7 +143,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Number of frames in 100 ms.
+    /// Returns the number of frames in 100 ms.
     pub(crate) fn step_frames(&self) -> u64 {
         u64::from(self.rate_hz + 5) / 10
     }
@@ -152,7 +152,7 @@ impl Builder {
         self.window_ms.max(self.window_steps() * 100)
     }
 
-    /// Number of 100 ms steps in the longest window that the mode needs.
+    /// Returns the number of 100 ms steps in the longest window that the mode needs.
     fn window_steps(&self) -> u64 {
         if self.mode.contains(Mode::SHORT_TERM) {
             SHORT_TERM_STEPS
@@ -170,11 +170,12 @@ impl Builder {
         self.history_ms.max(least * 100)
     }
 
-    /// Maximum numbers of gating blocks, and of blocks of the loudness range.
+    /// Returns the maximum numbers of gating blocks and of blocks of the loudness range.
     pub(crate) fn history_blocks(&self) -> (usize, usize) {
         let range_ms = match self.range_step {
             RangeStep::Tenth => 100,
-            // A limit in ms keeps one block of 3 s per second, as if the blocks did not overlap: libebur128 does the same.
+            // As in libebur128, the limit counts one block per 3 s, as if the blocks did not overlap, although one starts every
+            // second.
             RangeStep::Second => 3_000,
         };
         let blocks = |each_ms| usize::try_from(self.history_ms() / each_ms).unwrap_or(usize::MAX);

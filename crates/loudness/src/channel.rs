@@ -1,14 +1,14 @@
 //! Position of a channel's loudspeaker, and its weight.
 
-/// The position of a channel. Loudness gives sound from the sides more weight than other sound (ITU-R BS.1770, annex 1, table 4),
-/// and low-frequency effects no weight.
+/// The position of a channel. In loudness, sound from the sides has more weight than other sound (ITU-R BS.1770, annex 1, table
+/// 4), and low-frequency effects have no weight.
 ///
 /// Apart from the five positions of 3/2, the names are those of ITU-R BS.2051: layer (M middle, U upper, T top, B bottom), sign
 /// and azimuth in degrees, positive to the left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// Measured only for its peaks: low-frequency effects, or an unused channel.
+    /// A channel of which only the peaks are measured: low-frequency effects, or an unused channel.
     Unused = 0,
     /// M+030.
     Left = 1,
@@ -75,7 +75,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// The factor of this channel's energy in the sum over channels.
+    /// Returns the factor of this channel's energy in the sum over channels.
     #[must_use]
     pub const fn weight(self) -> f64 {
         match self {
@@ -91,8 +91,8 @@ impl Channel {
         }
     }
 
-    /// The default layout for this number of channels: L R C LFE Ls Rs and then unused ones, except for four (L R Ls Rs) and five
-    /// (L R C Ls Rs).
+    /// Returns the default layout for this number of channels. It is L R Ls Rs for four channels, and L R C Ls Rs for five. In
+    /// all other cases, it is the start of L R C LFE Ls Rs; further channels are unused.
     #[must_use]
     pub fn default_layout(channels: usize) -> Vec<Channel> {
         use Channel::{Center, Left, LeftSurround, Right, RightSurround, Unused};
@@ -115,7 +115,7 @@ mod tests {
 
     /// ITU-R BS.1770, annex 1, table 4: only azimuths of 60 to 120 degrees in the middle layer have more weight.
     #[test]
-    fn sides_count_more() {
+    fn side_channels_have_more_weight() {
         for side in [
             Channel::LeftSurround,
             Channel::RightSurround,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn default_layouts_have_the_subwoofer_fourth_from_six_on() {
+    fn default_layouts_of_six_or_more_channels_have_the_subwoofer_fourth() {
         assert_eq!(Channel::default_layout(1), [Channel::Left]);
         assert_eq!(Channel::default_layout(4)[2], Channel::LeftSurround);
         assert_eq!(Channel::default_layout(5)[4], Channel::RightSurround);

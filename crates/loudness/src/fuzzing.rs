@@ -1,10 +1,10 @@
-//! Body of the fuzz target `loudness`. It is in the library so that the corpus in `fuzz/corpus` replays under `cargo test`
-//! (`tests/it/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//! The body of the fuzz target `loudness`. It is in the library, so that `cargo test` can replay the corpus in `fuzz/corpus`
+//! (`tests/it/corpus.rs`) without the nightly compiler that a fuzzer needs.
 
 use crate::{Builder, Meter, Mode, ReadError, Resolution};
 
-/// The bytes are a format, the lengths of pieces, and samples. The readings must be equal however the samples are cut into
-/// pieces, interleaved or planar, with the best instructions or those of the baseline. Panics if they are not.
+/// Runs the target. The bytes are a format, the lengths of pieces, and samples. The function panics unless the readings are equal
+/// for any division into pieces, for interleaved and planar samples, and for the best instructions and the baseline.
 pub fn loudness(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<HEAD_BYTES>() else {
         return;
@@ -40,7 +40,7 @@ const HEAD_BYTES: usize = 8;
 const RATES_HZ: [u32; 9] = [
     48_000, 44_100, 8_000, 16, 97, 1_000, 96_000, 192_000, 22_051,
 ];
-/// Maximum number of samples; more are slow and find nothing new.
+/// Maximum number of samples. Longer inputs are slow and find nothing new.
 const SAMPLES_MAX: usize = 60_000;
 
 /// Repeats the bytes for some seconds, as raw numbers of 32 bits, including NaNs and all magnitudes.
@@ -111,7 +111,7 @@ fn check(meter: &Meter) {
     }
 }
 
-/// Momentary loudness, another window and peaks, and the gated readings.
+/// Returns momentary loudness, the loudness of another window and peaks, and separately the gated readings.
 fn readings(meter: &Meter) -> (Vec<f64>, Vec<f64>) {
     let windows = [Ok(meter.momentary()), meter.window(7)];
     let peaks = (0..meter.channels()).flat_map(|n| [meter.sample_peak(n), meter.true_peak(n)]);
@@ -126,10 +126,10 @@ fn readings(meter: &Meter) -> (Vec<f64>, Vec<f64>) {
     )
 }
 
-/// `largest` is the largest sample.
+/// Compares the readings of two meters. `largest` is the largest sample that the meters have got.
 fn compare(a: &Meter, b: &Meter, largest: f32) {
-    // The residue of a loud signal in silence, or of a constant, is rounded differently with and without fused products. So are
-    // values near denormals.
+    // After a loud signal, or with a constant one, the filter leaves a residue. With and without fused products, this residue is
+    // rounded differently. The same is true for values near denormals.
     let residue = (20.0 * f64::from(largest).log10() - 180.0).max(-650.0);
     let ((sharp, gated), (other_sharp, other_gated)) = (readings(a), readings(b));
     for (n, (a, b)) in sharp.into_iter().zip(other_sharp).enumerate() {
@@ -139,6 +139,6 @@ fn compare(a: &Meter, b: &Meter, largest: f32) {
             "reading {n}: {a} {b}"
         );
     }
-    // A block may be on the other side of a gate, so only the number of readings is compared.
+    // Rounding may move a block to the other side of a gate, so only the number of readings is compared.
     assert_eq!(gated.len(), other_gated.len());
 }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// Mean squares of blocks that are above the absolute gate.
 #[derive(Debug)]
 pub(crate) enum History {
-    /// Each energy, the oldest first, and the maximum number.
+    /// All energies, the oldest first, and their maximum number.
     Exact { energies: VecDeque<f64>, max: usize },
     /// Number of blocks in each bin. A bin overflows only after 13 years of 100 ms steps.
     Histogram(Box<[u32; BINS]>),
@@ -15,9 +15,8 @@ pub(crate) enum History {
 /// Bins of 0.1 LU, from -70 to +30 LUFS.
 const BINS: usize = 1_000;
 
-/// Initial capacity, unless fewer blocks are kept: ten hours of 100 ms steps. The memory is not touched before it is needed, so
-/// an operating system does not provide it before, either. Only longer measurements with an unlimited exact history allocate
-/// again (doubling the capacity).
+/// Initial capacity, unless fewer blocks are kept: ten hours of 100 ms steps. An operating system provides this memory only when
+/// it is used. Only longer measurements with an unlimited exact history allocate again, and double the capacity.
 const RESERVED_BLOCKS: usize = 10 * 60 * 60 * 10;
 
 /// Absolute gate: -70 LUFS (ITU-R BS.1770, annex 1).
@@ -30,13 +29,13 @@ const RANGE_GATE: f64 = 0.01;
 const RANGE_LOW: f64 = 0.1;
 const RANGE_HIGH: f64 = 0.95;
 
-/// The loudness, in LUFS, of a mean square that is weighted and summed over channels (ITU-R BS.1770, annex 1, formula 2). It is
-/// minus infinity for silence.
+/// Returns the loudness, in LUFS, of a mean square that is weighted and summed over channels (ITU-R BS.1770, annex 1, formula 2).
+/// For silence, it is minus infinity.
 pub(crate) fn to_lufs(energy: f64) -> f64 {
     if energy <= 0.0 {
         return f64::NEG_INFINITY;
     }
-    // It uses the natural logarithm, as libebur128 does. So the same energy gives the same bits.
+    // Use the natural logarithm, as libebur128 does, so that the same energy gives the same bits.
     10.0 * (energy.ln() / std::f64::consts::LN_10) + OFFSET_LU
 }
 
@@ -65,14 +64,14 @@ fn bins() -> &'static Bins {
 }
 
 impl Bins {
-    /// The bin that this energy falls into. Energies beyond the last bin count in it.
+    /// Returns the bin of an energy. Energies beyond the last bin belong to the last bin.
     fn of(&self, energy: f64) -> usize {
         self.edges
             .partition_point(|edge| *edge <= energy)
             .saturating_sub(1)
     }
 
-    /// The first bin whose centre is at or above this energy.
+    /// Returns the first bin whose centre is at or above this energy.
     fn from(&self, energy: f64) -> usize {
         if energy < self.edges[0] {
             return 0;
@@ -83,7 +82,7 @@ impl Bins {
 }
 
 impl Clone for History {
-    /// Clones with the spare capacity, which a clone of the queue would not have.
+    /// Clones the history with its spare capacity, which a clone of the queue would not have.
     fn clone(&self) -> History {
         let mut clone = match self {
             History::Exact { max, .. } => History::exact(*max),
@@ -97,7 +96,7 @@ impl Clone for History {
 impl History {
     /// Creates an exact history of the newest `max` blocks.
     pub(crate) fn exact(max: usize) -> History {
-        // Create the tables now, because they need memory and more time than a block has.
+        // Create the tables now, because creating them allocates memory and takes longer than a block may take.
         bins();
         let energies = VecDeque::with_capacity(max.min(RESERVED_BLOCKS));
         History::Exact { energies, max }
@@ -112,8 +111,8 @@ impl History {
         matches!(self, History::Histogram(_))
     }
 
-    /// Adds a block's energy, if it is above the absolute gate. An energy that is infinite or not a number is skipped: otherwise
-    /// a single bad sample would determine the measurement.
+    /// Adds a block's energy, if it is above the absolute gate. An energy that is infinite or not a number is skipped, because
+    /// otherwise a single bad sample would determine the measurement.
     pub(crate) fn push(&mut self, energy: f64) {
         let bins = bins();
         let is_counted = energy >= bins.edges[0] && energy.is_finite();
@@ -135,7 +134,8 @@ impl History {
         }
     }
 
-    /// Limits the history to the newest `max` blocks. A histogram stays, because it does not know which blocks are the newest.
+    /// Limits the history to the newest `max` blocks. A histogram does not change, because it does not contain the order of
+    /// blocks.
     pub(crate) fn truncate(&mut self, max: usize) {
         if let History::Exact {
             energies,
@@ -181,8 +181,8 @@ impl History {
     }
 }
 
-/// Number of blocks, and the sum of their energies. The sum continues from one history to the next, as in libebur128: the same
-/// values in the same order give the same bits.
+/// Number of blocks, and the sum of their energies. As in libebur128, the sum continues from one history to the next, so that the
+/// same values in the same order give the same bits.
 type Total = (u64, f64);
 
 fn add_counts<C: Copy + Into<u64>>(total: Total, counts: &[C; BINS], from: usize) -> Total {
@@ -193,18 +193,18 @@ fn add_counts<C: Copy + Into<u64>>(total: Total, counts: &[C; BINS], from: usize
     })
 }
 
-/// The mean energy of all blocks at or above `gate`, if any.
+/// Returns the mean energy of all blocks at or above `gate`, if there are any.
 fn mean<'a>(histories: impl Iterator<Item = &'a History>, gate: f64) -> Option<f64> {
     let (count, sum) = histories.fold((0, 0.0), |total, history| history.add_to(total, gate));
     (count > 0).then(|| sum / count as f64)
 }
 
-/// The energy of the relative gate of several histories as if they were one; `None` if they are empty.
+/// Returns the relative gate of several histories, as an energy, as if they were one history. `None`: the histories are empty.
 pub(crate) fn relative_gate<'a>(histories: impl Iterator<Item = &'a History>) -> Option<f64> {
     mean(histories, 0.0).map(|mean| mean * INTEGRATED_GATE)
 }
 
-/// Integrated loudness of several histories as if they were one, in LUFS.
+/// Returns the integrated loudness of several histories, as if they were one, in LUFS.
 pub(crate) fn integrated<'a>(histories: impl Iterator<Item = &'a History> + Clone) -> f64 {
     let Some(gate) = relative_gate(histories.clone()) else {
         return f64::NEG_INFINITY;
@@ -212,9 +212,9 @@ pub(crate) fn integrated<'a>(histories: impl Iterator<Item = &'a History> + Clon
     mean(histories, gate).map_or(f64::NEG_INFINITY, to_lufs)
 }
 
-/// The two percentiles that bound the loudness range, in LUFS.
+/// Returns the two percentiles that bound the loudness range of several histories, in LUFS. `None`: the histories are empty.
 ///
-/// The histories are all exact or all histograms. Returns `None` if they are empty.
+/// Either all histories are exact, or all are histograms.
 pub(crate) fn range<'a>(
     histories: impl Iterator<Item = &'a History> + Clone,
 ) -> Option<(f64, f64)> {
@@ -226,7 +226,7 @@ pub(crate) fn range<'a>(
     Some((to_lufs(low), to_lufs(high)))
 }
 
-/// Index of the value at this percentile among `count` sorted values.
+/// Returns the index of the value at this percentile among `count` sorted values.
 fn index_at(percentile: f64, count: u64) -> u64 {
     (count.saturating_sub(1) as f64 * percentile + 0.5) as u64
 }
@@ -300,7 +300,7 @@ mod tests {
         history
     }
 
-    /// ITU-R BS.1770, annex 1: blocks 10 LU below the mean of the others do not count.
+    /// By ITU-R BS.1770, annex 1, blocks that are 10 LU below the mean of the others do not count.
     #[test]
     fn quiet_blocks_do_not_count() {
         for make in [exact, binned] {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_above_the_gate_is_silence() {
+    fn a_programme_without_blocks_above_the_gate_is_silent() {
         for history in [
             exact(&[-80.0]),
             binned(&[]),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn energies_beyond_the_last_bin_count_in_it() {
+    fn energies_above_the_last_bin_count_in_the_last_bin() {
         for lufs in [30.0, 90.0] {
             let history = binned(&[lufs]);
             assert!(

@@ -59,10 +59,10 @@ pub(crate) fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     result
 }
 
-/// Maximum number of lanes of a group.
+/// Maximum number of lanes in a group.
 const LANES_MAX: usize = 4;
 
-/// Up to four channels.
+/// The filters and peaks of up to four channels.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     /// Number of lanes of the vectors: 1, 2 or 4.
@@ -81,7 +81,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Groups for this many channels, starting with `first`.
+    /// Returns groups for this many channels. The first channel is `first`.
     pub(crate) fn cover(first: usize, channels: usize) -> impl Iterator<Item = Group> {
         (0..channels)
             .step_by(4)
@@ -101,7 +101,7 @@ impl Group {
         }
     }
 
-    /// The channels, as a range.
+    /// Returns the group's channels as a range.
     pub(crate) fn channels(&self) -> std::ops::Range<usize> {
         self.first..self.first + self.live
     }
@@ -202,10 +202,10 @@ impl Group {
         self.history[..history].copy_from_slice(&samples[wide.len()..]);
     }
 
-    /// Clears filter memory that would fade for minutes and, with `is_recovering`, memory that is not a number.
+    /// Clears filter memory that would fade for minutes. With `is_recovering`, it also clears memory that is not a number.
     ///
-    /// If the processor does not flush denormals, this keeps them out of the filter: within 10 ms, the memory does not fade from
-    /// this limit down to a denormal.
+    /// This keeps denormals out of the filter if the processor does not flush them: in the 10 ms between two calls, the memory
+    /// cannot fade from [`FADED`] down to a denormal.
     pub(crate) fn settle(&mut self, is_recovering: bool) {
         let KState {
             input,
@@ -224,7 +224,7 @@ impl Group {
         }
     }
 
-    /// The largest value of a lane since the last call started, between the samples or at them.
+    /// Returns the largest value of a lane since the last call started, between the samples or at them.
     pub(crate) fn true_peak(&self, lane: usize) -> f64 {
         f64::from(self.true_peaks[lane]).max(self.sample_peaks[lane])
     }

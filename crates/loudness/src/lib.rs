@@ -1,12 +1,13 @@
 //! Loudness as EBU R128 and ITU-R BS.1770 define it: momentary, short-term, integrated, range, peaks.
 //!
-//! - [`Meter`]: one stream, or one file. [`integrated_of`] and [`range_of`] treat several as one.
-//! - [`Part`]: a part of a long file, to be measured by a separate core; [`merge`] combines the parts.
+//! - [`Meter`]: one stream, or one file. [`integrated_of`] and [`range_of`] combine several meters.
+//! - [`Part`]: a part of a long file, so that several cores can measure the file; [`merge`] combines the parts.
 //! - [`Batch`]: hundreds or thousands of live streams.
 //! - [`Normalizer`]: adjusts one live stream to a target loudness, under a true-peak limit.
 //!
-//! It has no clock, no threads and no I/O: samples go in, readings come out. Time is counted in frames (one sample of each
-//! channel). Samples are 16-bit or 32-bit integers, or floats. They are interleaved, or a slice for each channel.
+//! The crate has no clock, no threads and no I/O: samples go in, readings come out. Time is counted in frames (one sample of each
+//! channel). Samples are 16-bit or 32-bit integers, or floats. They are either interleaved, or in a separate slice for each
+//! channel.
 //!
 //! This example measures two songs, one by one and as an album, and computes the gains for -23 LUFS:
 //!
@@ -24,7 +25,7 @@
 //! for samples in [song(4, -26.0), song(4, -20.0)] {
 //!     let mode = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK;
 //!     let mut meter = Meter::builder(48_000, 2).mode(mode).build()?;
-//!     // As it comes: the size of the blocks does not matter.
+//!     // Blocks may have any size.
 //!     for block in samples.chunks(2 * 1024) {
 //!         meter.add_interleaved(block)?;
 //!     }

@@ -21,23 +21,23 @@ pub(crate) const WINDOW_MS_MAX: u64 = 60 * 60 * 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BuildError {
     /// The rate is out of range.
-    #[error("{0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
+    #[error("sample rate {0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
     Channels(usize),
     /// The mode measures nothing.
-    #[error("mode {0:?} does not include momentary loudness, without which nothing is measured")]
+    #[error("mode {0:?} does not include momentary loudness, which all measurements need")]
     Mode(Mode),
-    /// [`Channel::DualMono`](crate::Channel::DualMono) with other channels.
-    #[error("dual mono needs a single channel, not {0} channels")]
+    /// [`Channel::DualMono`](crate::Channel::DualMono) was used together with other channels.
+    #[error("dual mono needs exactly one channel, not {0} channels")]
     DualMono(usize),
     /// The longest window is too long.
     #[error("a window of {0} ms, must be at most {WINDOW_MS_MAX}")]
     Window(u64),
     /// The number of streams is zero or too large.
     #[error(
-        "{streams} streams of {channels} channels, the total must be 1 to {BATCH_CHANNELS_MAX} channels"
+        "{streams} streams of {channels} channels each: the total must be 1 to {BATCH_CHANNELS_MAX} channels"
     )]
     Streams {
         /// Number of streams.
@@ -45,7 +45,7 @@ pub enum BuildError {
         /// Channels per stream.
         channels: usize,
     },
-    /// No memory for a window that long.
-    #[error("no memory for the window")]
+    /// There is not enough memory for such a long window.
+    #[error("not enough memory for the window")]
     Memory,
 }

@@ -16,8 +16,8 @@ use crate::window::Window;
 /// Measures one stream of audio according to EBU R128 and ITU-R BS.1770.
 ///
 /// Add samples with [`Meter::add_interleaved`] and [`Meter::add_planar`], in pieces of any length, and take readings at any time.
-/// Adding allocates nothing, with two exceptions. Each thread has 25 KB of scratch memory for all its meters, from the first one
-/// that it builds or feeds. Exact history without a limit (see [`Builder::max_history_ms`]) needs more memory after ten hours.
+/// Adding allocates nothing, with two exceptions. Each thread allocates 25 KB of scratch memory for all its meters when it first
+/// builds or feeds one. An exact history without a limit (see [`Builder::max_history_ms`]) needs more memory after ten hours.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode};
@@ -79,10 +79,10 @@ impl Peaks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The meter's mode does not include the measurement.
-    #[error("not measured: the mode does not include {0:?}")]
+    #[error("the mode of the meter does not include {0:?}")]
     NotMeasured(Mode),
     /// The channel does not exist.
-    #[error("channel {index} of {channels}")]
+    #[error("channel {index} does not exist: the meter has {channels} channels")]
     Channel {
         /// Requested channel, from 0.
         index: usize,
@@ -90,26 +90,26 @@ pub enum ReadError {
         channels: usize,
     },
     /// The stream does not exist in the batch.
-    #[error("stream {index} of {streams}")]
+    #[error("stream {index} does not exist: the batch has {streams} streams")]
     Stream {
         /// Requested stream, from 0.
         index: usize,
         /// Number of streams.
         streams: usize,
     },
-    /// [`Channel::DualMono`] with other channels.
-    #[error("dual mono needs a single channel, not {0} channels")]
+    /// [`Channel::DualMono`] was used together with other channels.
+    #[error("dual mono needs exactly one channel, not {0} channels")]
     DualMono(usize),
     /// The window is longer than the meter supports.
-    #[error("a window of {window_ms} ms, the meter keeps at most {window_ms_max} ms")]
+    #[error("a window of {window_ms} ms is too long: the meter stores {window_ms_max} ms")]
     Window {
         /// Requested window.
         window_ms: u64,
         /// Longest possible window.
         window_ms_max: u64,
     },
-    /// The loudness range of exact histories and histograms together.
-    #[error("exact histories and histograms have no range in common")]
+    /// Exact histories and histograms cannot be combined to one loudness range.
+    #[error("meters with exact histories and meters with histograms have no common loudness range")]
     MixedHistories,
 }
 
@@ -157,7 +157,7 @@ impl Meter {
     /// Adds interleaved samples: whole frames, with one sample of each channel in turn.
     ///
     /// # Errors
-    /// Fails if the last frame is not whole; then nothing is added.
+    /// Fails if the last frame is not whole. In this case, nothing is added.
     pub fn add_interleaved<T: Sample>(&mut self, samples: &[T]) -> Result<(), InputError> {
         let source = Interleaved::new(samples, self.channels())?;
         self.add(&source, source.frames());
@@ -167,7 +167,7 @@ impl Meter {
     /// Adds planar samples: a slice for each channel.
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is added.
+    /// Fails if there is not one slice per channel, or if the slices differ in length. In these cases, nothing is added.
     ///
     /// ```
     /// # use threadbare_loudness::Meter;
@@ -182,7 +182,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Adds this many silent frames. A gap in a stream thus counts like audio.
+    /// Adds this many silent frames, for a gap in a stream.
     pub fn add_silence(&mut self, frames: usize) {
         self.add(&Silence, frames);
     }
@@ -220,8 +220,8 @@ impl Meter {
         }
     }
 
-    /// Handles the end of a step of 100 ms. A gating block of 400 ms ends with it (ITU-R BS.1770, annex 1: they overlap by 75 %),
-    /// and maybe a block of 3 s for the loudness range.
+    /// Handles the end of a step of 100 ms. A gating block of 400 ms ends with each step, because these blocks overlap by 75 %
+    /// (ITU-R BS.1770, annex 1). A block of 3 s for the loudness range may end, too.
     fn end_step(&mut self) {
         let (position, step) = (self.window.position(), self.config.step_frames());
         let steps = (position - self.begun) / step;
@@ -246,17 +246,18 @@ impl Meter {
         }
     }
 
-    /// Loudness of the last 400 ms, in LUFS (EBU Tech 3341, 2.2). The time before the first frame counts as silence. The result
-    /// is minus infinity for silence.
+    /// Returns the loudness of the last 400 ms, in LUFS (EBU Tech 3341, 2.2). The time before the first frame counts as silence.
+    /// The result is minus infinity for silence.
     #[must_use]
     pub fn momentary(&self) -> f64 {
         self.loudness_of(MOMENTARY_STEPS * self.config.step_frames())
     }
 
-    /// Loudness of the last 3 s, in LUFS (EBU Tech 3341, 2.2). Otherwise it is like [`Meter::momentary`].
+    /// Returns the loudness of the last 3 s, in LUFS (EBU Tech 3341, 2.2). In all other respects, it acts as
+    /// [`Meter::momentary`].
     ///
     /// # Errors
-    /// Fails if the mode does not include it, unless the longest window is that long.
+    /// Fails if the mode does not include short-term loudness and the longest window is shorter than 3 s.
     pub fn short_term(&self) -> Result<f64, ReadError> {
         let frames = SHORT_TERM_STEPS * self.config.step_frames();
         if frames > self.window.frames_max() {
@@ -265,8 +266,8 @@ impl Meter {
         Ok(self.loudness_of(frames))
     }
 
-    /// Loudness of the last `window_ms` ms, in LUFS. Otherwise it is like [`Meter::momentary`]. The result is NaN if the window
-    /// is shorter than a frame.
+    /// Returns the loudness of the last `window_ms` ms, in LUFS. In all other respects, it acts as [`Meter::momentary`]. The
+    /// result is NaN if the window is shorter than a frame.
     ///
     /// ```
     /// # use threadbare_loudness::{Meter, Mode};
@@ -278,7 +279,7 @@ impl Meter {
     /// ```
     ///
     /// # Errors
-    /// Fails if the longest window is shorter; see [`Meter::set_max_window_ms`].
+    /// Fails if the longest window is shorter than `window_ms`; see [`Meter::set_max_window_ms`].
     pub fn window(&self, window_ms: u64) -> Result<f64, ReadError> {
         let window_ms_max = self.config.window_ms();
         if window_ms > window_ms_max {
@@ -294,17 +295,17 @@ impl Meter {
         history::to_lufs(self.window.energy(frames, &self.weights) / frames as f64)
     }
 
-    /// Integrated loudness of all audio so far, in LUFS (ITU-R BS.1770, annex 1). It is minus infinity if nothing was above the
-    /// gates.
+    /// Returns the integrated loudness of all audio so far, in LUFS (ITU-R BS.1770, annex 1). It is minus infinity if nothing was
+    /// above the gates.
     ///
     /// # Errors
-    /// Fails if the mode does not include it.
+    /// Fails if the mode does not include integrated loudness.
     pub fn integrated(&self) -> Result<f64, ReadError> {
         integrated_of([self])
     }
 
-    /// Relative gate of the integrated loudness, in LUFS (ITU-R BS.1770, annex 1). It is 10 LU below the mean of the blocks above
-    /// the absolute gate of -70 LUFS. Without such blocks it is -70.
+    /// Returns the relative gate of the integrated loudness, in LUFS (ITU-R BS.1770, annex 1). It is 10 LU below the mean of the
+    /// blocks above the absolute gate of -70 LUFS. If there are no such blocks, it is -70.
     ///
     /// # Errors
     /// Fails if the mode does not include integrated loudness.
@@ -313,52 +314,54 @@ impl Meter {
         Ok(gate.map_or(-70.0, history::to_lufs))
     }
 
-    /// Loudness range of all audio so far (EBU Tech 3342).
+    /// Returns the loudness range of all audio so far (EBU Tech 3342).
     ///
     /// # Errors
-    /// Fails if the mode does not include it.
+    /// Fails if the mode does not include the range.
     pub fn range(&self) -> Result<LoudnessRange, ReadError> {
         range_of([self])
     }
 
-    /// The largest magnitude of a channel's samples, relative to full scale.
+    /// Returns the largest magnitude of a channel's samples, relative to full scale.
     ///
     /// # Errors
-    /// Fails if the mode does not include it, or the channel does not exist.
+    /// Fails if the mode does not include sample peaks, or if the channel does not exist.
     pub fn sample_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample)
     }
 
-    /// The same as [`sample_peak`](Self::sample_peak) for the samples in the last call.
+    /// Acts as [`sample_peak`](Self::sample_peak), but only for the samples in the last call.
     ///
     /// # Errors
-    /// The same as for [`Meter::sample_peak`].
+    /// Fails if the mode does not include sample peaks, or if the channel does not exist.
     pub fn last_sample_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample_last)
     }
 
-    /// The largest magnitude of a channel's signal, also between the samples, relative to full scale (ITU-R BS.1770, annex 2). It
-    /// is oversampled four times below 96 kHz, and twice below 192 kHz. At higher rates, it is the sample peak.
+    /// Returns the largest magnitude of a channel's signal, also between the samples, relative to full scale (ITU-R BS.1770,
+    /// annex 2). The signal is oversampled four times below 96 kHz, and twice below 192 kHz. At higher rates, the result is the
+    /// sample peak.
     ///
     /// # Errors
-    /// Fails if the mode does not include it, or the channel does not exist.
+    /// Fails if the mode does not include true peaks, or if the channel does not exist.
     pub fn true_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak)
     }
 
-    /// The same as [`true_peak`](Self::true_peak) for the samples in the last call.
+    /// Acts as [`true_peak`](Self::true_peak), but only for the samples in the last call.
     ///
     /// # Errors
-    /// The same as for [`Meter::true_peak`].
+    /// Fails if the mode does not include true peaks, or if the channel does not exist.
     pub fn last_true_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak_last)
     }
 
-    /// Momentary loudness of one channel as if it were the only one and in front, in LUFS. It ends with the last whole 10 ms.
+    /// Returns the momentary loudness of one channel, as if it were the only channel and in front, in LUFS. The window ends with
+    /// the last whole 10 ms.
     ///
     /// # Errors
     /// Fails if the channel does not exist.
@@ -366,7 +369,7 @@ impl Meter {
         self.channel_loudness(channel, MOMENTARY_STEPS)
     }
 
-    /// Short-term loudness of one channel. Otherwise it is like [`Meter::channel_momentary`].
+    /// Returns the short-term loudness of one channel. In all other respects, it acts as [`Meter::channel_momentary`].
     ///
     /// # Errors
     /// Fails if the channel does not exist, or the mode does not include short-term loudness.
@@ -375,7 +378,8 @@ impl Meter {
         self.channel_loudness(channel, SHORT_TERM_STEPS)
     }
 
-    /// Integrated loudness of one channel as if it were the only one and in front, gated separately, in LUFS.
+    /// Returns the integrated loudness of one channel, as if it were the only channel and in front, in LUFS. Each channel has its
+    /// own gates.
     ///
     /// ```
     /// # use threadbare_loudness::Meter;
@@ -388,7 +392,8 @@ impl Meter {
     /// ```
     ///
     /// # Errors
-    /// Fails if the channel does not exist, or the meter was not built for it: [`Builder::per_channel`], [`Mode::INTEGRATED`].
+    /// Fails if the channel does not exist, or if the meter was not built with both [`Builder::per_channel`] and
+    /// [`Mode::INTEGRATED`].
     pub fn channel_integrated(&self, channel: usize) -> Result<f64, ReadError> {
         self.check_channel(channel)?;
         let history = self.alone.get(channel);
@@ -429,11 +434,12 @@ impl Meter {
         histories.for_each(History::clear);
     }
 
-    /// Sets the position of a channel's loudspeaker. Integrated loudness and range use it from the next 100 ms step on. Windows
-    /// use it at once; a 10 ms sub-block in which a window starts is assumed to have had the same mix throughout.
+    /// Sets the position of a channel's loudspeaker. Integrated loudness and range use the new position from the next 100 ms step
+    /// on. Windows use it at once. If a window starts within a 10 ms sub-block, the channels of this sub-block are assumed to
+    /// have had the same proportions throughout.
     ///
     /// # Errors
-    /// Fails if the channel does not exist, or it is [`Channel::DualMono`] with others.
+    /// Fails if the channel does not exist, or if [`Channel::DualMono`] is set on a meter with other channels.
     pub fn set_channel(&mut self, channel: usize, place: Channel) -> Result<(), ReadError> {
         self.check_channel(channel)?;
         if place == Channel::DualMono && self.channels() > 1 {
@@ -445,12 +451,12 @@ impl Meter {
     }
 
     /// Changes the rate or the number of channels of the audio. Integrated loudness and range continue; windows and filters
-    /// restart. With another number of channels, the peaks restart, too, and the layout is [`Channel::default_layout`].
+    /// restart. If the number of channels changes, the peaks restart, too, and the layout becomes [`Channel::default_layout`].
     ///
     /// Returns whether anything changed.
     ///
     /// # Errors
-    /// Fails if the rate or the number of channels is not within the limits; then nothing changes.
+    /// Fails if the rate or the number of channels is not within the limits. In this case, nothing changes.
     pub fn set_format(&mut self, rate_hz: u32, channels: usize) -> Result<bool, BuildError> {
         let mut config = self.config.clone();
         config.rate_hz = rate_hz;
@@ -472,11 +478,11 @@ impl Meter {
         Ok(true)
     }
 
-    /// Sets the longest window for [`Meter::window`], in ms: at least 400, and at least 3000 with short-term loudness. If that is
-    /// a change, the windows restart, and the result is `true`.
+    /// Sets the longest window for which [`Meter::window`] can be called, in ms: at least 400, and at least 3000 if the mode
+    /// includes short-term loudness. If that changes the window, all windows restart, and the result is `true`.
     ///
     /// # Errors
-    /// Fails if it is longer than an hour, or if memory is short; then nothing changes.
+    /// Fails if the window is longer than an hour, or if memory is short. In these cases, nothing changes.
     pub fn set_max_window_ms(&mut self, window_ms: u64) -> Result<bool, BuildError> {
         let mut config = self.config.clone();
         config.window_ms = window_ms;
@@ -489,8 +495,9 @@ impl Meter {
         Ok(true)
     }
 
-    /// Sets the length of the history for integrated loudness and range from now on, in ms: at least 400, and at least 3000 with
-    /// range. Older values are dropped, and do not return. Returns whether that is a change.
+    /// Sets the length of the history for integrated loudness and range from now on, in ms: at least 400, and at least 3000 if
+    /// the mode includes the range. Older values are dropped for good, even if the history becomes longer again. Returns whether
+    /// the length has changed.
     ///
     /// With [`RangeStep::Second`], the limit counts the blocks of the range as if they did not overlap, as libebur128 does.
     pub fn set_max_history_ms(&mut self, history_ms: u64) -> bool {
@@ -508,25 +515,25 @@ impl Meter {
         true
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.config.layout.len()
     }
 
-    /// Frames per second.
+    /// Returns the number of frames per second.
     #[must_use]
     pub fn rate_hz(&self) -> u32 {
         self.config.rate_hz
     }
 
-    /// The measurements.
+    /// Returns the measurements.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.config.mode
     }
 
-    /// Positions of the channels' loudspeakers.
+    /// Returns the positions of the channels' loudspeakers.
     #[must_use]
     pub fn layout(&self) -> &[Channel] {
         &self.config.layout
@@ -607,8 +614,8 @@ impl Meter {
     }
 }
 
-/// Integrated loudness of several programmes as if they were one, in LUFS. It is for an album, or for a file measured in parts.
-/// The result is minus infinity if nothing is above the gates.
+/// Returns the integrated loudness of several programmes, as if they were one, in LUFS. This is for an album, or for a file that
+/// was measured in parts. The result is minus infinity if nothing is above the gates.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode, integrated_of, range_of};
@@ -627,7 +634,7 @@ impl Meter {
 /// ```
 ///
 /// # Errors
-/// Fails if the mode of one of the meters does not include it.
+/// Fails if the mode of one of the meters does not include integrated loudness.
 pub fn integrated_of<'a>(
     meters: impl IntoIterator<Item = &'a Meter, IntoIter: Clone>,
 ) -> Result<f64, ReadError> {
@@ -640,10 +647,10 @@ pub fn integrated_of<'a>(
     ))
 }
 
-/// Loudness range of several programmes as if they were one.
+/// Returns the loudness range of several programmes, as if they were one.
 ///
 /// # Errors
-/// Fails if the mode of one of the meters does not include it, or only some have histograms.
+/// Fails if the mode of one of the meters does not include the range, or if only some meters have histograms.
 pub fn range_of<'a>(
     meters: impl IntoIterator<Item = &'a Meter, IntoIter: Clone>,
 ) -> Result<LoudnessRange, ReadError> {

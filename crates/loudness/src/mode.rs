@@ -22,7 +22,7 @@ impl Mode {
     pub const SAMPLE_PEAK: Mode = Mode(1 << 4 | Mode::MOMENTARY.0);
     /// The largest value of each channel between the samples (ITU-R BS.1770, annex 2).
     pub const TRUE_PEAK: Mode = Mode(1 << 5 | Mode::SAMPLE_PEAK.0);
-    /// Takes integrated loudness and range from histograms. Their memory is fixed, and a reading costs the same after a year as
+    /// Integrated loudness and range come from histograms. Their memory is fixed, and a reading costs the same after a year as
     /// after a minute. Bins are 0.1 LU wide, so readings are off by some 0.05 LU.
     ///
     /// ```
@@ -40,7 +40,7 @@ impl Mode {
         Mode(bits)
     }
 
-    /// The bits, as in the C interface.
+    /// Returns the bits, as in the C interface.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
@@ -93,9 +93,9 @@ const NAMES: [(Mode, &str); 7] = [
 mod tests {
     use super::*;
 
-    /// The values in `ebur128.h` of libebur128 1.2.6: programs were compiled with them.
+    /// Programs were compiled with the values in `ebur128.h` of libebur128 1.2.6, so the bits must be the same.
     #[test]
-    fn the_bits_are_those_of_the_c_interface() {
+    fn the_bits_of_modes_equal_those_of_libebur128() {
         let bits = NAMES.map(|(mode, _)| mode.bits());
         assert_eq!(bits, [1, 3, 5, 11, 17, 49, 64]);
     }

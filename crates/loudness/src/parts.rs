@@ -8,8 +8,8 @@ use crate::meter::Meter;
 
 /// A part of a programme, created by [`Builder::split`].
 ///
-/// A part other than the first also needs some frames before its start, until its filters and windows have the same contents as
-/// with the whole programme. Its measurements are then the same, except for rounding.
+/// To measure a part other than the first, a meter also needs some frames before the part's start, until its filters and windows
+/// have the same contents as in a measurement of the whole programme. Its measurements are then the same, except for rounding.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode, merge};
@@ -39,22 +39,22 @@ pub struct Part {
 }
 
 impl Part {
-    /// Frames of the programme for the meter of this part.
+    /// Returns the frames of the programme that must be added to this part's meter.
     #[must_use]
     pub fn feed(&self) -> Range<u64> {
         self.feed_start..self.frames.end
     }
 
-    /// Frames that this part measures: the parts of a programme cover it without overlap.
+    /// Returns the frames that this part measures. The parts of a programme cover it without overlap.
     #[must_use]
     pub fn frames(&self) -> Range<u64> {
         self.frames.clone()
     }
 
-    /// Builds the meter for this part alone.
+    /// Builds the meter for this part.
     ///
     /// # Errors
-    /// The same as for [`Builder::build`].
+    /// Fails as [`Builder::build`] does.
     pub fn meter(&self) -> Result<Meter, BuildError> {
         self.builder.build()
     }
@@ -85,10 +85,10 @@ pub(crate) fn split(settings: &Builder, frames: u64, parts: usize) -> Vec<Part> 
     starts.map(part).collect()
 }
 
-/// Combines the meters of a programme's parts, in order, into the meter of the whole programme. The result reads and continues as
-/// if it had measured the whole programme. Returns `None` without parts.
+/// Combines the meters of a programme's parts, in order, into the meter of the whole programme. The result has the same readings
+/// as if it had measured the whole programme, and can continue. Returns `None` if there are no meters.
 ///
-/// The meters must be those of [`Part::meter`], each fed with [`Part::feed`].
+/// The meters must come from [`Part::meter`], and each must have got the frames of [`Part::feed`].
 pub fn merge(meters: impl IntoIterator<Item = Meter>) -> Option<Meter> {
     meters.into_iter().reduce(|mut whole, later| {
         whole.append(later);
@@ -97,5 +97,5 @@ pub fn merge(meters: impl IntoIterator<Item = Meter>) -> Option<Meter> {
 }
 
 const GRAIN_STEPS: u64 = 10;
-/// Number of steps to skip: after half a second, less than 1e-40 of earlier audio is left in the high-pass filter.
+/// Number of steps to skip. After half a second, less than 1e-40 of earlier audio is left in the high-pass filter.
 const FADE_STEPS: u64 = 5;

@@ -8,11 +8,12 @@ pub trait Sample: Copy + Send + Sync + sealed::Sealed + 'static {
     #[doc(hidden)]
     const STEP: f64;
 
-    /// The value of the sample, in steps.
+    /// Returns the value of the sample, in steps.
     #[doc(hidden)]
     fn steps(self) -> f64;
 
-    /// The sample nearest to `value`, which is relative to full scale. The value is clipped at full scale if the type ends there.
+    /// Returns the sample nearest to `value`, which is relative to full scale. The value is clipped at full scale if the type
+    /// ends there.
     #[doc(hidden)]
     fn rounded(value: f32) -> Self;
 }
@@ -94,7 +95,7 @@ pub enum InputError {
         channels: usize,
     },
     /// The number of planes is not that of the channels.
-    #[error("{planes} planes for {channels} channels")]
+    #[error("expected {channels} planes, one for each channel, but got {planes}")]
     Planes {
         /// Number of planes.
         planes: usize,
@@ -102,7 +103,7 @@ pub enum InputError {
         channels: usize,
     },
     /// Planes, or the streams of a batch, differ in length.
-    #[error("part {index} has {frames} frames, the first has {expected}")]
+    #[error("part {index} has {frames} frames, but the first part has {expected}")]
     Uneven {
         /// Index of the plane or stream.
         index: usize,
@@ -112,7 +113,7 @@ pub enum InputError {
         expected: usize,
     },
     /// The number of slices is not that of the streams of a batch.
-    #[error("{inputs} inputs for {streams} streams")]
+    #[error("expected {streams} inputs, one for each stream, but got {inputs}")]
     Streams {
         /// Number of slices.
         inputs: usize,

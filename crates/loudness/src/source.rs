@@ -1,12 +1,12 @@
-//! Sources of a call's samples: interleaved, planar, of several streams, or silence.
+//! Sources of the samples of a call: interleaved or planar samples, samples of several streams, or silence.
 
 use crate::sample::{InputError, Sample};
 use crate::simd::Level;
 
 /// Source of a group's samples.
 pub(crate) trait Source {
-    /// Writes the frames from `at` on to `lanes`: those of `live` channels from `first` on, scaled to full scale 1.0. Lanes
-    /// beyond `live` stay unchanged.
+    /// Writes the frames from `at` on, of `live` channels from `first` on, to `lanes`. Full scale is 1.0. Lanes beyond `live`
+    /// stay unchanged.
     fn fill<const G: usize>(
         &self,
         level: Level,
@@ -120,7 +120,8 @@ impl Source for Silence {
     }
 }
 
-/// Interleaved samples of several streams. Channels are numbered through all of them.
+/// Interleaved samples of several streams. Channels are numbered across all streams: the numbers of the second stream's channels
+/// follow those of the first stream's channels.
 pub(crate) struct Streams<'a, T> {
     inputs: &'a [&'a [T]],
     channels: usize,

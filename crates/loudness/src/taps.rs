@@ -1,24 +1,24 @@
-//! Interpolation filter for the values between the samples, as the filter of a player or of another meter would find them.
+//! Interpolation filter for the values between the samples, as a player or another meter would find them.
 //!
-//! The filter of ITU-R BS.1770, annex 2, has 12 taps a phase and four phases. Converters and other meters have longer filters and
-//! check other positions between two samples. In dense material, they find up to several tenths of a decibel more. The limit is
-//! therefore checked with 32 taps up to the end of the band, at eight positions per sample.
+//! The filter of ITU-R BS.1770, annex 2, has four phases with 12 taps each. Converters and other meters have longer filters and
+//! check other positions between two samples. In dense material, they find up to several tenths of a decibel more. The limiter
+//! therefore uses 32 taps, whose gain is accurate up to the end of the band, at eight positions per sample.
 
 use std::f64::consts::PI;
 
 /// Number of samples on either side of a gap that the filter uses.
 pub(crate) const REACH_FRAMES: usize = 16;
 
-/// The coefficients by distance from the gap's ends, the farthest first. Positions that mirror each other share them: with the
-/// sum and the difference of two samples at the same distance from the gap, one position is `even` plus `odd`, the other `even`
-/// minus `odd`.
+/// The coefficients by distance from the gap's ends, the farthest first. Positions that mirror each other share them. Their
+/// outputs are computed from the sum and the difference of two samples at the same distance from the gap: one output is `even`
+/// plus `odd`, the other is `even` minus `odd`.
 #[derive(Clone, Debug)]
 pub(crate) struct Taps {
     pub(crate) even: [[f32; 16]; 3],
     pub(crate) odd: [[f32; 16]; 3],
     /// Coefficients of the position half-way.
     pub(crate) middle: [f32; 16],
-    /// Maximum gain: no position exceeds the samples around it by a larger factor.
+    /// Maximum gain: at no position, the signal exceeds the samples around it by a larger factor.
     pub(crate) gain_max: f32,
 }
 
@@ -40,7 +40,7 @@ impl Taps {
     }
 }
 
-/// Coefficients of a position: a sinc in a Kaiser window, `at` samples after the 16th of 32.
+/// Returns the coefficients of a position: a sinc in a Kaiser window, `at` samples after the 16th of 32.
 fn place(at: f64) -> [f64; 32] {
     let tap = |tap: usize| {
         let x = at - (tap as f64 - 15.0);
@@ -53,10 +53,10 @@ fn place(at: f64) -> [f64; 32] {
     taps.map(|tap| tap / sum)
 }
 
-/// Parameter of the window: within 0.01 dB up to nine tenths of the band.
+/// Parameter of the window. With it, the gain is within 0.01 dB up to nine tenths of the band.
 const BETA: f64 = 5.0;
 
-/// The modified Bessel function of the first kind, order 0.
+/// Returns the modified Bessel function of the first kind, order 0.
 fn bessel(x: f64) -> f64 {
     let (mut sum, mut term) = (1.0, 1.0);
     for n in 1..40 {
@@ -70,7 +70,7 @@ fn bessel(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// A tone up to nine tenths of the band is found with its magnitude, at any phase.
+    /// The magnitude of a tone up to nine tenths of the band is found, at any phase.
     #[test]
     fn tones_are_found_at_their_magnitude() {
         for cycles in [0.01, 0.1, 0.25, 0.4, 0.45] {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn places_mirror_each_other() {
+    fn mirrored_positions_have_mirrored_taps() {
         for eighth in 1..4 {
             let (one, other) = (
                 place(f64::from(eighth) / 8.0),

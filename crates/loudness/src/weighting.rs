@@ -16,8 +16,8 @@ pub(crate) struct KWeighting {
 impl KWeighting {
     /// Computes the filters for audio of `rate_hz`.
     ///
-    /// The annex gives coefficients for 48 kHz only. These are the corresponding analogue filters, by the bilinear transform at
-    /// the given rate. Far below 4 kHz the shelf has no meaning, but it can still be computed.
+    /// The annex gives coefficients only for 48 kHz. These filters are the corresponding analogue filters, converted by the
+    /// bilinear transform at the given rate. Far below 4 kHz, the shelf has no meaning, but it can still be computed.
     pub(crate) fn new(rate_hz: u32) -> KWeighting {
         let (k, gain) = (prewarp(SHELF_HZ, rate_hz), 10f64.powf(SHELF_GAIN_DB / 20.0));
         let band = gain.powf(SHELF_BAND_EXPONENT);
@@ -77,7 +77,7 @@ impl Oversampling {
         }
     }
 
-    /// Number of frames before the newest that the filter uses.
+    /// Returns the number of frames before the newest frame that the filter uses.
     pub(crate) const fn history_frames(self) -> usize {
         match self {
             Oversampling::None => 0,
@@ -86,7 +86,7 @@ impl Oversampling {
         }
     }
 
-    /// Delay of the phase that changes nothing, in frames. The other phases lie around it.
+    /// Returns the delay of phase 0, in frames. Phase 0 returns the samples unchanged; the other phases lie around it.
     pub(crate) const fn delay_frames(self) -> usize {
         match self {
             Oversampling::None => 0,
@@ -95,7 +95,7 @@ impl Oversampling {
         }
     }
 
-    /// The coefficients of `phase`, 1 to factor - 1, newest sample first: a sinc in a Hann window of 49 taps.
+    /// Returns the coefficients of `phase`, 1 to factor - 1, newest sample first: a sinc in a Hann window of 49 taps.
     pub(crate) fn phase(self, phase: usize) -> Vec<f64> {
         let factor = self.factor();
         let taps = (TAPS - phase).div_ceil(factor);
@@ -113,9 +113,9 @@ const TAPS: usize = 49;
 const CENTER: usize = TAPS / 2;
 
 /// The phases in the form for the kernels: mirrored phases are folded, so that a filter of 12 taps takes 6 products. Let s be the
-/// sum and d the difference of two samples at the same distance from the middle. Phase 1 is (s, `even`) + (d, `odd`), and phase 3
-/// is (s, `even`) - (d, `odd`). The larger of their magnitudes is the sum of the magnitudes of the two products. Phase 2 is
-/// symmetric: (s, `middle`).
+/// sums and d the differences of two samples at the same distance from the middle. With (x, y) for the sum of products, phase 1
+/// is (s, `even`) + (d, `odd`), and phase 3 is (s, `even`) - (d, `odd`). The larger of their magnitudes is |(s, `even`)| + |(d,
+/// `odd`)|. Phase 2 is symmetric: (s, `middle`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FoldedPhases {
     pub(crate) even: [f32; 6],
@@ -141,8 +141,8 @@ impl FoldedPhases {
     }
 }
 
-/// Maximum gain of a peak by a phase: the largest sum of a phase's magnitudes (1.864 at four times the rate, 2.307 at twice),
-/// with a margin for rounding.
+/// Returns the maximum gain of a peak by a phase: the largest sum of a phase's magnitudes (1.864 at four times the rate, 2.307 at
+/// twice the rate), with a margin for rounding.
 pub(crate) const fn largest_gain(oversampling: Oversampling) -> f32 {
     match oversampling {
         Oversampling::None => 1.0,
@@ -157,7 +157,7 @@ mod tests {
 
     /// The coefficients at 48 kHz are in ITU-R BS.1770, annex 1, tables 1 and 2.
     #[test]
-    fn at_48_khz_the_coefficients_are_those_of_the_recommendation() {
+    fn at_48_khz_the_coefficients_equal_those_of_bs_1770() {
         let k = KWeighting::new(48_000);
         let found = [k.shelf_b.as_slice(), &k.shelf_a, &k.pass_a].concat();
         let expected = [
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_phase_raises_a_peak_more_than_stated() {
+    fn no_phase_of_the_filter_raises_a_peak_above_the_documented_gain() {
         for (oversampling, phases) in [(Oversampling::FourTimes, 1..4), (Oversampling::Twice, 1..2)]
         {
             let gains = phases.map(|phase| {

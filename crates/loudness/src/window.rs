@@ -1,11 +1,12 @@
-//! The energy of the last frames, for any number of them, without summing them each time.
+//! The energy of the last frames. It can be read for any number of frames without summing all of them.
 //!
-//! A step of 100 ms is cut into sub-blocks of 10 ms. The window stores the energies of each channel per sub-block, and the
-//! weighted sum over channels of each frame. If a window starts within a sub-block, the frames give the energy of that part.
+//! A step of 100 ms is divided into sub-blocks of 10 ms. The window stores the energies of each channel per sub-block, and the
+//! weighted sum over channels of each frame. If a window starts within a sub-block, the energy of that part is summed from single
+//! frames.
 
 use crate::limits::BuildError;
 
-/// Exactness of a window's end.
+/// How exactly a window ends at the last frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resolution {
     /// Exact to the frame. It takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
@@ -15,7 +16,7 @@ pub enum Resolution {
     /// Integrated loudness and range are the same.
     Block,
     /// Exact to 100 ms, the step between gating blocks. Integrated loudness, range and peaks do not change. It takes a tenth of
-    /// the memory of [`Resolution::Block`], and less time if 10 ms are few frames.
+    /// the memory of [`Resolution::Block`], and less time if 10 ms consist of only a few frames.
     Step,
 }
 
@@ -33,14 +34,14 @@ pub(crate) struct Window {
     blocks: Box<[f64]>,
     /// The energies of the sub-block that is being filled, by channel.
     open: Box<[f64]>,
-    /// Weighted energies of single frames, a ring; empty if windows need to be exact to a sub-block only.
+    /// A ring with the weighted energies of single frames; empty if windows need to be exact only to a sub-block.
     frames: Box<[f64]>,
     /// Number of frames so far.
     position: u64,
     /// Number of whole sub-blocks so far.
     closed: u64,
-    /// End of the open sub-block. It follows from the fields above, and so does the next field, but divisions in each call would
-    /// be expensive.
+    /// End of the open sub-block. This field and `ring_at` could be computed from the fields above, but that would need divisions
+    /// in each call.
     open_end: u64,
     /// Place of the next frame in the ring.
     ring_at: usize,
@@ -98,7 +99,7 @@ impl Window {
         self.position
     }
 
-    /// Number of frames that may be added before [`Window::advance`]: up to the end of a sub-block or of the ring.
+    /// Returns the number of frames that may be added before [`Window::advance`]: up to the end of a sub-block or of the ring.
     pub(crate) fn room(&self) -> usize {
         let block = (self.open_end - self.position) as usize;
         match self.frames.len() {
@@ -112,8 +113,9 @@ impl Window {
         self.position + count as u64 == self.open_end
     }
 
-    /// Slices for the energies of the next `count` frames. The first slice has the channels of the open sub-block; the caller
-    /// adds to it. The second slice has the frames, and is empty if windows are not exact; the caller overwrites it.
+    /// Returns slices for the energies of the next `count` frames. The first slice has the channels of the open sub-block; the
+    /// caller adds to its values. The second slice has the frames, and is empty if windows are not exact to the frame; the caller
+    /// overwrites its values.
     pub(crate) fn next(&mut self, count: usize) -> (&mut [f64], &mut [f64]) {
         let ring = match self.frames.len() {
             0 => &mut [],
@@ -141,12 +143,13 @@ impl Window {
         self.closed.is_multiple_of(self.cuts)
     }
 
-    /// The energy of the last `count` frames, weighted and summed over channels.
+    /// Returns the energy of the last `count` frames, weighted and summed over channels.
     pub(crate) fn energy(&self, count: u64, weights: &[f64]) -> f64 {
         let start = self.position.saturating_sub(count);
         let first = self.first_from(start);
         if self.frames.is_empty() {
-            // Windows are not exact: the same number of sub-blocks counts, up to the end of the last whole one.
+            // If windows are not exact to the frame, the energy is that of the same number of whole sub-blocks, up to the last
+            // one.
             let start = self.edge(self.closed).saturating_sub(count);
             return self.rows(self.first_from(start), weights);
         }
@@ -157,7 +160,7 @@ impl Window {
         self.ring(start, self.edge(first)) + self.rows(first, weights) + open
     }
 
-    /// The energy of one channel, unweighted, in the whole sub-blocks of the last `count` frames.
+    /// Returns the unweighted energy of one channel, in the whole sub-blocks of the last `count` frames.
     pub(crate) fn channel_energy(&self, count: u64, channel: usize) -> f64 {
         let start = self.edge(self.closed).saturating_sub(count);
         let rows = self.first_from(start)..self.closed;
@@ -185,8 +188,9 @@ impl Window {
         self.open[channels].fill(0.0);
     }
 
-    /// Changes the weights of the channels. The ring of frames has only sums, which are scaled by the change of the sum over
-    /// their sub-block. That is exact if all audible channels are scaled alike, or if only one is audible.
+    /// Changes the weights of the channels. The ring of frames contains only sums over channels. A frame's sum is scaled by the
+    /// change of the sum over its sub-block. This is exact if all audible channels are scaled by the same factor, or if only one
+    /// channel is audible.
     pub(crate) fn reweigh(&mut self, before: &[f64], after: &[f64]) {
         if self.frames.is_empty() || before == after {
             return;
@@ -213,12 +217,12 @@ impl Window {
         }
     }
 
-    /// First frame of sub-block `block`.
+    /// Returns the first frame of a sub-block.
     fn edge(&self, block: u64) -> u64 {
         block / self.cuts * self.step_frames + block % self.cuts * self.step_frames / self.cuts
     }
 
-    /// The first sub-block that starts at `frame` or later.
+    /// Returns the first sub-block that starts at `frame` or later.
     fn first_from(&self, frame: u64) -> u64 {
         let mut block = frame / self.step_frames * self.cuts
             + frame % self.step_frames * self.cuts / self.step_frames;
@@ -233,14 +237,14 @@ impl Window {
         (block % rows) as usize * self.channels
     }
 
-    /// The sum of the whole sub-blocks from `first` on.
+    /// Returns the sum of the whole sub-blocks from `first` on.
     fn rows(&self, first: u64, weights: &[f64]) -> f64 {
         let rows = first..self.closed;
         rows.map(|block| weighted(&self.blocks[self.row(block)..][..self.channels], weights))
             .sum()
     }
 
-    /// The sum of single frames.
+    /// Returns the sum of single frames.
     fn ring(&self, from: u64, to: u64) -> f64 {
         let length = self.frames.len() as u64;
         let (from, count) = ((from % length) as usize, (to - from) as usize);
@@ -260,7 +264,7 @@ fn weighted(energies: &[f64], weights: &[f64]) -> f64 {
         .sum()
 }
 
-/// Size up to which allocations are not checked first.
+/// Allocations of up to this number of values are not checked first.
 const UNCHECKED_VALUES: u64 = 8 << 20;
 
 /// Allocates zeros; beyond 64 MB, a lack of memory is an error instead of an abort.

@@ -1,5 +1,5 @@
-//! The other three examples in one, on a Threadbare context instead of the main context. The calls are the same, but run on a
-//! thread that thousands of sources may share.
+//! The other three examples in one, on a Threadbare context instead of the main context. The calls are the same, but they run on
+//! a thread that thousands of sources may share.
 //!
 //! `cargo run -p threadbare-mainloop --example context -- FILE`, and then Ctrl-C.
 
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shown = block_on(shown)?;
     worker.join().map_err(|_| "the worker panicked")?;
 
-    // Works until a signal. GLib's signal sources need a main context: that of this thread.
+    // Works until a signal comes. GLib's signal sources need a main context; here it is that of the main thread.
     let work = context.spawn(async {
         let mut ticks = interval_stream(Duration::from_millis(100));
         while let Some(tick) = ticks.next().await {

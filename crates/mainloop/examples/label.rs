@@ -23,7 +23,7 @@ impl Label {
 fn main() -> Result<(), threadbare_mainloop::AttachError> {
     let main_loop = MainLoop::new(None, false);
     let label = Label::default();
-    // A worker that is faster than the main loop waits.
+    // The channel has a bound, so a worker that is faster than the main loop waits.
     let (sender, receiver) = sync_channel::<u32>(4);
     let (shown, quit) = (label.clone(), main_loop.clone());
     receiver.attach(None, move |percent| {

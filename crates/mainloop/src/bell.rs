@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: OwnedFd,
-    /// Whether the last ring was lost, because a foreign thread ran the context.
+    /// Whether the last ring was lost, because the context was run by another thread than the source's.
     is_unanswered: AtomicBool,
 }
 
@@ -31,14 +31,15 @@ impl Bell {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Acknowledges all rings so far. Call it under the lock under which the answer looks for work. A ring for later work then
-    /// comes after it.
+    /// Acknowledges all rings so far. Call it under the lock under which the source looks for work. So if work is added later,
+    /// its ring comes after this call.
     pub(crate) fn silence(&self) {
         // This fails only when no ring is pending.
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
     }
 
-    /// Whether the last ring was lost on a foreign thread, so that the next one is needed. It returns `true` once.
+    /// Whether the last ring was lost on a foreign thread, so that the next ring is needed. It returns `true` only once for a
+    /// lost ring.
     pub(crate) fn was_unanswered(&self) -> bool {
         self.is_unanswered.load(Relaxed) && self.is_unanswered.swap(false, Relaxed)
     }
@@ -51,7 +52,7 @@ impl Bell {
         name: &str,
         mut answer: impl FnMut(&Bell) -> Option<ControlFlow> + Send + 'static,
     ) -> Source {
-        // This clone lives as long as the source, and so does its descriptor.
+        // The clone has the same life as the source, so the descriptor stays open as long as the source exists.
         let bell = self.clone();
         let descriptor = bell.event.as_raw_fd();
         let of_log = name.to_owned();
@@ -59,7 +60,7 @@ impl Bell {
             answer(&bell).unwrap_or_else(|| {
                 bell.silence();
                 tracing::error!(
-                    "{of_log}: a foreign thread runs the main context; tasks wait for its own thread"
+                    "{of_log}: a thread other than that of the executor runs the main context; the tasks wait for the executor's thread"
                 );
                 bell.is_unanswered.store(true, Relaxed);
                 ControlFlow::Continue

@@ -7,10 +7,10 @@ use glib::{MainContext, Priority};
 
 use crate::AttachError;
 
-/// A value of one thread in a wrapper that other threads may hold, as a source's callback requires.
+/// A value of one thread in a wrapper that other threads may hold. The callback of a source needs this.
 ///
-/// If the wrapper is dropped on another thread, the value is leaked, with a log message. It may not be dropped on that thread. It
-/// also cannot be sent home, because the source may be dropped at the end of its context.
+/// If the wrapper is dropped on another thread, the value is leaked, with a log message. The value must not be dropped on that
+/// thread. It cannot be sent to its own thread either, because the source may be dropped when its context ends.
 pub(crate) struct Guarded<T>(Option<ThreadGuard<T>>);
 
 impl<T> Guarded<T> {
@@ -44,7 +44,9 @@ impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         if !self.is_home() {
             let kind = std::any::type_name::<T>();
-            tracing::warn!("leaked: {kind} was about to be dropped on a foreign thread");
+            tracing::warn!(
+                "a value of type {kind} is leaked, because it must not be dropped on this thread"
+            );
             std::mem::forget(self.0.take());
         }
     }
@@ -52,8 +54,8 @@ impl<T> Drop for Guarded<T> {
 
 /// A value that belongs to the thread of a main context, and may be sent to any thread.
 ///
-/// It can be used only on its own thread. If it is dropped on another thread, it is sent home, and the context drops it. If the
-/// context does not run any more, the value is leaked, with a log message, because no other thread may drop it.
+/// It can be used only on its own thread. If it is dropped on another thread, it is sent to its own thread, where the context
+/// drops it. If the context does not run any more, the value is leaked, with a log message, because no other thread may drop it.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -63,7 +65,7 @@ impl<T> Drop for Guarded<T> {
 /// let context = MainContext::new();
 /// let label = ContextBound::new(&context, Rc::new("a widget, say"))?;
 /// std::thread::spawn(move || assert!(label.get().is_none())).join().unwrap();
-/// // The thread's drop sent it home.
+/// // The drop on the other thread sent it here.
 /// while context.iteration(false) {}
 /// # Ok::<(), threadbare_mainloop::AttachError>(())
 /// ```
@@ -95,21 +97,22 @@ impl<T: 'static> ContextBound<T> {
         self.value.get_mut()
     }
 
-    /// Takes the value out. On any thread but its own, returns `self` as the error.
+    /// Takes the value out of the wrapper, on the value's own thread.
     ///
     /// # Errors
-    /// Fails if this is not the value's thread.
+    /// Returns `self` on any other thread.
     pub fn into_inner(mut self) -> Result<T, Self> {
         self.value.take().ok_or(self)
     }
 
-    /// Calls `f` with the value on its own thread, when the context runs next. This is the same if the caller is on that thread.
+    /// Calls `f` with the value on the value's own thread, when the context runs next. If the caller is on that thread, `f` is
+    /// also called only then.
     pub fn send_home(mut self, f: impl FnOnce(T) + Send + 'static) {
         let value = Guarded(self.value.0.take());
         send_home(&self.context, value, f);
     }
 
-    /// The context.
+    /// Returns the context.
     pub fn context(&self) -> &MainContext {
         &self.context
     }
@@ -132,7 +135,8 @@ impl<T: 'static> fmt::Debug for ContextBound<T> {
     }
 }
 
-/// It uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other thread runs the context.
+/// Calls `f` with `value` on the value's own thread. It uses a source and never calls `f` directly, because
+/// `g_main_context_invoke` would call it on this thread if no other thread runs the context.
 fn send_home<T: 'static>(
     context: &MainContext,
     value: Guarded<T>,
@@ -151,7 +155,7 @@ fn send_home<T: 'static>(
     glib::idle_source_new(name, Priority::DEFAULT, open).attach(Some(context));
 }
 
-/// Checks that this thread runs `context`, or could.
+/// Checks that this thread runs `context`, or that no other thread does.
 pub(crate) fn check_owner(context: &MainContext) -> Result<(), AttachError> {
     context
         .acquire()

@@ -1,11 +1,12 @@
 //! GLib's main loop and a tokio runtime in one program.
 //!
-//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. When it is used up, all of these
-//! are pending until the task has returned to tokio. A main context that runs inside a tokio task (for example `runtime.block_on`
-//! around `MainLoop::run`) never returns. After 128 messages, every tokio channel on that thread is silent or spins for ever.
+//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. When the budget is used up, all
+//! of these are pending until the task returns to tokio. If a main context runs inside a tokio task (for example
+//! `runtime.block_on` around `MainLoop::run`), the task never returns. So after 128 messages, every tokio channel on that thread
+//! stays silent, or makes the thread spin.
 //!
-//! So a [`Bridge`] never runs one loop in the other: each has separate threads. Futures that need both are polled with the
-//! runtime entered and without a budget ([`Bridge::with_tokio`]), or are sent to the other side.
+//! A [`Bridge`] therefore never runs one loop inside the other: each loop has its own threads. Futures that need both loops are
+//! polled with the runtime entered and without a budget ([`Bridge::with_tokio`]), or are sent to the other side.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -48,8 +49,8 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Connects a context and a runtime. The program runs both: the context on one thread, the runtime (`multi_thread`, or one
-    /// that another thread drives) on others.
+    /// Connects a context and a runtime. The program must run both on different threads: the context on one thread, and the
+    /// runtime (`multi_thread`, or one that another thread drives) on others.
     pub fn new(context: &MainContext, tokio: &Handle) -> Self {
         Bridge {
             context: context.clone(),
@@ -57,12 +58,12 @@ impl Bridge {
         }
     }
 
-    /// The main context.
+    /// Returns the main context.
     pub fn context(&self) -> &MainContext {
         &self.context
     }
 
-    /// The tokio runtime.
+    /// Returns the tokio runtime.
     pub fn tokio(&self) -> &Handle {
         &self.tokio
     }
@@ -79,8 +80,8 @@ impl Bridge {
         OnTokio(self.tokio.spawn(future))
     }
 
-    /// Runs a future on the main context, with [`Bridge::with_tokio`]. It is created there and need not be `Send`. Dropping the
-    /// returned future aborts it, and the context's thread then drops it.
+    /// Runs a future on the main context, with [`Bridge::with_tokio`]. The future is created there and need not be `Send`.
+    /// Dropping the returned future aborts it; the context's thread then drops it.
     ///
     /// # Errors
     /// Fails if the context has ended, or if the future has panicked.
@@ -94,8 +95,8 @@ impl Bridge {
         let tokio = self.tokio.clone();
         let name = Some("threadbare: a future from tokio");
         let mut parcel = Some((make, stopped, tell));
-        // It uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other thread runs the
-        // context.
+        // Use a source and never call it directly: `g_main_context_invoke` would call it on this thread if no other thread runs
+        // the context.
         let open = move || {
             if let Some((make, stopped, tell)) = parcel.take() {
                 run_here(tokio.clone(), make, stopped, tell);
@@ -106,15 +107,15 @@ impl Bridge {
         OnContext { told, _stop: stop }
     }
 
-    /// Wraps a future on the main context that uses tokio. It is polled with the runtime entered, so that tokio's sockets and
-    /// timers work, and without a budget.
+    /// Wraps a future on the main context that uses tokio. The runtime is entered while the future is polled, so that tokio's
+    /// sockets and timers work. The future has no budget.
     pub fn with_tokio<F: Future>(&self, future: F) -> WithTokio<F> {
         WithTokio::new(self.tokio.clone(), future)
     }
 }
 
-/// Runs a future in a source of the context. The source must not keep the context: a context that ends drops everything that is
-/// on its way to it.
+/// Runs a future in a source of the context. The source must not keep the context alive: a context that ends drops everything
+/// that was sent to it.
 fn run_here<F>(
     tokio: Handle,
     make: impl FnOnce() -> F + 'static,
@@ -131,7 +132,7 @@ fn run_here<F>(
     let task = async move {
         match select(pin!(future), stopped).await {
             Either::Left((outcome, _)) => {
-                // This is refused if the receiver has been dropped.
+                // Sending fails if the receiver has been dropped.
                 let _ = tell.send(outcome.map_err(JoinError::Panicked));
             }
             Either::Right(_) => {}

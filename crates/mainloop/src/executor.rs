@@ -61,10 +61,10 @@ impl Executor {
         Self::with_priority(context, Priority::DEFAULT)
     }
 
-    /// Does the same with another priority of the source.
+    /// Acts as [`Executor::new`], with another priority of the source.
     ///
     /// # Errors
-    /// The same as for [`Executor::new`].
+    /// Fails if another thread runs the context, or if the process has no descriptor left.
     pub fn with_priority(context: &MainContext, priority: Priority) -> Result<Self, AttachError> {
         check_owner(context)?;
         let bell = Arc::new(Bell::new()?);
@@ -110,7 +110,7 @@ impl Executor {
         Spawner(Arc::downgrade(&self.inner.shared))
     }
 
-    /// Number of tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn tasks(&self) -> usize {
         self.inner.tasks.borrow().len()
     }
@@ -216,7 +216,7 @@ pub(crate) struct Inner {
     turn: RefCell<Turn>,
 }
 
-/// Work of this turn of the context, and remaining work of the last one.
+/// Work for this turn of the context, and work left over from the last turn.
 #[derive(Default)]
 struct Turn {
     woken: VecDeque<Key>,
@@ -338,7 +338,7 @@ impl Inner {
                     drop_caught((task, future));
                 }
             },
-            // The task aborted itself.
+            // The task aborted itself during the poll.
             _ => {
                 drop(tasks);
                 drop_caught(future);
@@ -361,7 +361,7 @@ impl Shared {
     fn command(&self, command: Command) {
         match self.ready.command(command) {
             Ok(must_ring) => self.ring(must_ring),
-            // The executor has ended.
+            // The executor has ended, so the command is dropped.
             Err(command) => drop(command),
         }
     }

@@ -20,9 +20,9 @@ pub fn writable<F: AsFd>(fd: F) -> Readiness<F> {
     readiness(fd, IOCondition::OUT)
 }
 
-/// Completes when one of `conditions` is true, and returns all true ones; errors and hang-ups always count.
+/// Completes when one of `conditions` is true. Returns all conditions that are true; errors and hang-ups always count.
 ///
-/// The thread-default main context of the first poll watches the descriptor, from then on until the future is dropped. Regular
+/// The thread-default main context at the first poll watches the descriptor, from then on until the future is dropped. Regular
 /// files are always ready: read them with gio.
 ///
 /// ```
@@ -130,7 +130,7 @@ impl Watch {
         }
         let replaced = seen.waker.replace(cx.waker().clone());
         drop(seen);
-        // This calls foreign code.
+        // Dropped after the unlock, because a waker's drop calls foreign code.
         drop(replaced);
         Poll::Pending
     }

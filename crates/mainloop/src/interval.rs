@@ -13,13 +13,12 @@ pub fn interval_stream(period: Duration) -> Interval {
     interval_stream_with(period, MissedTicks::Skip)
 }
 
-/// Returns a stream that ticks each `period`, first one period after the first poll. `missed` selects the treatment of ticks that
-/// become due while the reader or the main context is busy. The stream does not end.
+/// Returns a stream that ticks each `period`. The first tick comes one period after the first poll, and the stream does not end.
+/// `missed` selects the treatment of ticks that become due while the reader or the main context is busy.
 ///
-/// It is polled by a future of a main context; [`threadbare_runtime::interval_stream_with`] is the same for Threadbare's
-/// contexts. A tick is never early. On an idle context it is up to a millisecond late, the unit of GLib's timers; a shorter
-/// period counts as one millisecond. glib's `interval_stream` counts each period from the previous tick, and so drifts
-/// ([`MissedTicks::Delay`]).
+/// Poll it in a future of a main context. For Threadbare's contexts, use [`threadbare_runtime::interval_stream_with`] instead. A
+/// tick is never early. On an idle context, it is up to a millisecond late, the unit of GLib's timers; a shorter period counts as
+/// one millisecond. glib's `interval_stream` counts each period from the previous tick, and so drifts ([`MissedTicks::Delay`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,7 +69,8 @@ impl Stream for Interval {
             }
             let timer = this.timer.get_or_insert_with(|| {
                 let left = Duration::from_nanos(ticks.next_ns().saturating_sub(now_ns));
-                // GLib's timers count whole milliseconds. A timer that fires too early would only have to be set again.
+                // GLib's timers count whole milliseconds. Round up, because a timer that fires too early would have to be set
+                // again.
                 Box::pin(glib::timeout_future(left + Duration::from_micros(999)))
             });
             if timer.as_mut().poll(cx).is_pending() {

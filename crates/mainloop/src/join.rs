@@ -1,4 +1,4 @@
-//! Result of a task, passed to its handle.
+//! The result of a task, which is passed to the task's handle.
 
 use std::any::Any;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::sync::{Mutex, lock};
 
 /// Handle of a task of an [`Executor`](crate::Executor). Awaiting it returns the task's result; dropping it detaches the task.
 ///
-/// It corresponds to glib's handle of that name, for tasks of this crate.
+/// It corresponds to `glib::JoinHandle`, for tasks of this crate.
 #[must_use = "a task whose handle is dropped continues; its result is lost"]
 pub struct JoinHandle<T> {
     join: Arc<Join<T>>,
@@ -95,7 +95,7 @@ impl<T> Future for JoinHandle<T> {
         }
         let replaced = state.waker.replace(cx.waker().clone());
         drop(state);
-        // This calls foreign code.
+        // Dropped after the unlock, because a waker's drop calls foreign code.
         drop(replaced);
         Poll::Pending
     }
@@ -132,7 +132,7 @@ impl<T> Join<T> {
         state.key.filter(|_| !state.is_finished)
     }
 
-    /// Notes that the executor has the task now. Returns `false` if it was aborted before.
+    /// Records that the executor has the task now. Returns `false` if the task was aborted before.
     pub(crate) fn begin(&self, key: Key) -> bool {
         let mut state = lock(&self.0);
         state.key = Some(key);
@@ -186,7 +186,7 @@ pub(crate) fn pair<T>(executor: Weak<dyn Abort>) -> (Promise<T>, Arc<Join<T>>, J
     (Promise(join.clone()), join, handle)
 }
 
-/// Text of a panic.
+/// Returns the text of a panic.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))

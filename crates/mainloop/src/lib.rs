@@ -1,8 +1,8 @@
 //! Additions to GLib's main context for programs in async Rust. They are channels, thousands of tasks, signals as streams,
 //! readiness of descriptors, intervals, values that stay on their thread, and cooperation with tokio.
 //!
-//! It is for glib 0.22 and does not repeat glib's own functions: `MainContext::spawn` and `block_on`, `timeout_future`, gio's
-//! `*_future` methods and `glib_unix::signal_stream`.
+//! The crate is for glib 0.22. It does not repeat glib's own functions: `MainContext::spawn` and `block_on`, `timeout_future`,
+//! gio's `*_future` methods and `glib_unix::signal_stream`.
 //!
 //! | task | use |
 //! |---|---|
@@ -15,15 +15,15 @@
 //! | hold a value of the main thread on another thread | [`ContextBound`] |
 //! | use tokio in the same program | `Bridge`, with the feature `tokio` |
 //!
-//! The same style works on a Threadbare context, a thread that thousands of sources share. [`threadbare_runtime::Context`] has
-//! `spawn`, `spawn_local`, `spawn_from_within` and `block_on`; its `timeout_future` and `interval_stream` have the same names as
-//! here. Channels and signal streams of this crate work on both.
+//! Programs for a Threadbare context, which is a thread that thousands of sources share, look the same.
+//! [`threadbare_runtime::Context`] has `spawn`, `spawn_local`, `spawn_from_within` and `block_on`; its `timeout_future` and
+//! `interval_stream` have the same names as here. Channels and signal streams of this crate work on both kinds of contexts.
 //!
 //! ```
 //! use glib::{ControlFlow, MainContext, MainLoop};
 //! use threadbare_mainloop::channel;
 //!
-//! // A worker updates what only the main thread may touch.
+//! // A worker updates a value that only the main thread may access.
 //! let context = MainContext::new();
 //! let main_loop = MainLoop::new(Some(&context), false);
 //! let (sender, receiver) = channel::<u32>();
@@ -47,8 +47,8 @@
 //! # Threads
 //!
 //! A closure or future that is not `Send` stays on the thread where it was attached or spawned. That must be the thread that runs
-//! the context. If another thread drops such a part, the part is sent home. If the home context has ended, the part is leaked
-//! with a log message. It is never dropped on a foreign thread.
+//! the context. If another thread drops such a closure or future, it is sent to its own thread. If its context has ended, it is
+//! leaked, with a log message. It is never dropped on a foreign thread.
 //!
 //! A panic of a task is stored in its [`JoinHandle`]. A panic of a closure that a source calls ends the process, as everywhere in
 //! glib: C cannot unwind.
@@ -103,9 +103,11 @@ pub use threadbare_runtime::{MissedTicks, Tick};
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// A value that is not `Send` can be attached only on the thread that runs the context.
-    #[error("another thread runs the main context; attach there, or something that is Send")]
+    #[error(
+        "another thread runs the main context: attach on that thread, or attach a value that is Send"
+    )]
     NotOwner,
     /// The process or the system has too many descriptors.
-    #[error("no event descriptor: {0}")]
+    #[error("cannot create an event descriptor (eventfd): {0}")]
     Descriptor(#[from] std::io::Error),
 }

@@ -27,7 +27,7 @@ impl Flag {
 
     /// Returns `true` if the caller must put the task into the list.
     pub(crate) fn wake(&self) -> bool {
-        // Release: the next poll sees everything before the wake-up. Acquire: as in `begin`.
+        // Release: the next poll sees everything that was written before the wake-up. Acquire: see `begin`.
         !self.0.swap(true, Ordering::AcqRel)
     }
 
@@ -93,7 +93,7 @@ impl<C> Ready<C> {
         commands.append(&mut state.commands);
     }
 
-    /// Notes that the executor returns to its context. If no work is left, it silences its bell.
+    /// Records that the executor returns to its context. If no work is left, silences the bell.
     pub(crate) fn rest(&self, has_work: bool, silence: impl FnOnce()) {
         let mut state = lock(&self.0);
         if !has_work && state.woken.is_empty() && state.commands.is_empty() {
@@ -102,7 +102,7 @@ impl<C> Ready<C> {
         }
     }
 
-    /// Ends the list with the executor. Returns the commands that came too late.
+    /// Closes the list when the executor ends. Returns the commands that came too late.
     pub(crate) fn close(&self) -> Vec<C> {
         let mut state = lock(&self.0);
         state.is_closed = true;
@@ -135,7 +135,7 @@ mod loom_tests {
     struct Model {
         ready: Ready<u32>,
         flag: Flag,
-        /// A flag in place of the bell: a ring sets it, and the context's thread clears it when it rests.
+        /// A flag that replaces the bell: a ring sets it, and the context's thread clears it when it rests.
         bell: AtomicBool,
         data: AtomicU32,
         seen: AtomicU32,

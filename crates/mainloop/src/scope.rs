@@ -15,8 +15,8 @@ use crate::ready::Key;
 /// A group of tasks of one [`Executor`] that are aborted when it is dropped. It is for tasks that must end with a window, a call
 /// or a connection.
 ///
-/// When the drop returns, the futures have been dropped. There is one exception: if a task of the group drops the scope, its own
-/// future is dropped at the end of its poll.
+/// When the drop returns, the futures have been dropped. There is one exception: if a task of the group drops the scope, the
+/// future of that task is dropped at the end of its current poll.
 ///
 /// ```
 /// use glib::MainContext;
@@ -76,7 +76,7 @@ impl TaskScope {
         handle
     }
 
-    /// Number of tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn len(&self) -> usize {
         self.members.borrow().tasks.len()
     }

@@ -16,13 +16,14 @@ use threadbare_runtime::{Monitor, Registration, Topics};
 
 use crate::sync::{Mutex, lock};
 
-/// Treatment of an emission when the stream is full. An emission cannot wait, because its emitter waits for the handlers.
+/// Treatment of an emission when the stream is full. An emission cannot wait for room, because its emitter waits until the
+/// handlers have returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// The oldest one is dropped, so that the stream ends with the latest one.
+    /// The oldest waiting emission is dropped, so that the stream ends with the latest one.
     #[default]
     DropOldest,
-    /// The new one is dropped.
+    /// The new emission is dropped.
     DropNewest,
 }
 
@@ -57,8 +58,10 @@ pub enum SignalError {
         /// The requested type.
         asked: Type,
     },
-    /// The emitter needs an answer, but none was given, or one of another type.
-    #[error("signal '{signal}' needs a return value of type {wanted}: set it with `returning`")]
+    /// The emitter needs an answer, but none was given, or an answer of another type.
+    #[error(
+        "handlers of signal '{signal}' must return a value of type {wanted}: set the value with `returning`"
+    )]
     Returns {
         /// The signal.
         signal: String,
@@ -66,7 +69,7 @@ pub enum SignalError {
         wanted: Type,
     },
     /// The emitter takes no answer, but one was given.
-    #[error("signal '{signal}' takes no return value: remove `returning`")]
+    #[error("handlers of signal '{signal}' must not return a value: remove `returning`")]
     ReturnsNothing {
         /// The signal.
         signal: String,
@@ -76,8 +79,8 @@ pub enum SignalError {
 /// Returns a stream of the emissions of a signal. `map` converts the signal's arguments; the first is the object itself.
 ///
 /// `signal` may have a detail (`notify::volume`). `map` runs in the emitting thread, for each emission. Up to 64 results wait for
-/// the stream's reader; after that, the oldest is dropped ([`SignalStreamBuilder`] for other settings). The stream ends with the
-/// object.
+/// the stream's reader; after that, the oldest one is dropped. [`SignalStreamBuilder`] has other settings. The stream ends with
+/// the object.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -109,7 +112,7 @@ where
 /// Returns a stream of a property's values after each change. Only the latest value waits for the stream's reader.
 ///
 /// # Errors
-/// Fails if the object has no such readable property, or if it has another type.
+/// Fails if the object has no such readable property, or if the property has another type than `T`.
 pub fn notify_stream<O, T>(object: &O, property: &str) -> Result<SignalStream<O, T>, SignalError>
 where
     O: IsA<Object>,
@@ -223,7 +226,7 @@ impl SignalStreamBuilder {
     /// Creates the stream of a property, as [`notify_stream`] does.
     ///
     /// # Errors
-    /// Fails if the object has no such readable property, or if it has another type.
+    /// Fails if the object has no such readable property, or if the property has another type than `T`.
     pub fn build_notify<O, T>(
         self,
         object: &O,
@@ -269,7 +272,7 @@ pub struct SignalStream<O: ObjectType, T> {
 }
 
 impl<O: ObjectType, T> SignalStream<O, T> {
-    /// Number of emissions that were dropped because the reader was too slow.
+    /// Returns the number of emissions that were dropped because the reader was too slow.
     pub fn dropped(&self) -> u64 {
         self.queue.0.lock().dropped
     }
@@ -358,7 +361,7 @@ impl<T> Feed<T> {
         }
         guard.wake(EMISSIONS);
         drop(guard);
-        // This calls foreign code.
+        // Dropped after the unlock, because this drop calls foreign code.
         drop(refused);
     }
 }

@@ -25,7 +25,7 @@ use crate::place::mix;
 use crate::store::{Compare, Entry, Operation, Request, RequestId, Transaction, What};
 use crate::{Action, Member};
 
-/// The calls of this node, and those whose keys it must still delete.
+/// The calls of this node, and the ended calls whose keys the node must still delete.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     calls: BTreeMap<CallName, KnownCall>,
@@ -40,7 +40,7 @@ struct KnownCall {
     /// Whether this node currently has the call.
     is_here: bool,
     saved: Option<SavedState>,
-    /// The claim in the call's key, and the store's revision when it was read.
+    /// The claim in the call's key, and the revision of the store when the key was read.
     claim: Option<CallClaim>,
     at: Revision,
     pending: Option<RequestId>,
@@ -67,7 +67,7 @@ enum Step {
     Commit(Vec<Operation>),
 }
 
-/// The owner of a call by its key.
+/// The owner of a call, according to the call's key.
 #[derive(Debug, PartialEq)]
 enum Rightful {
     Nobody,
@@ -214,8 +214,8 @@ impl Ledger {
 }
 
 impl Member {
-    /// Claims a call that this node has. `state`: the service of the call, and the state that the next carrier of the service
-    /// needs.
+    /// Claims a call that this node has. `state`: the service of the call, and the state that the node that carries the service
+    /// next needs.
     ///
     /// Leads to [`Action::CallClaimed`] or [`Action::CallTaken`]. If the store does not answer by `until_ns`,
     /// [`Action::CallUnclaimed`] comes first.
@@ -285,8 +285,8 @@ impl Member {
         self.ledger.calls.len()
     }
 
-    /// Sets how many more calls this node could take, in percent of its limit. The next renewal publishes the value. `None`:
-    /// the node takes no calls.
+    /// Sets how many more calls this node could accept, in percent of its limit. The next renewal publishes the value. `None`:
+    /// the node accepts no calls.
     pub fn set_room(&mut self, room: Option<u8>) {
         self.room = room;
     }
@@ -319,8 +319,8 @@ impl Member {
         }
     }
 
-    /// Whether a service is moving: a deputy still carries it for its owner, or has just stopped. The calls are at one of the
-    /// two.
+    /// Whether a service is moving: a deputy still carries it for its owner, or has just stopped. Its calls are at the deputy or
+    /// at the owner.
     fn is_on_its_way(&self, service: &StreamName) -> bool {
         let deputy = self.deputy(service);
         deputy.is_some_and(|deputy| self.nodes.has(deputy))
@@ -355,9 +355,9 @@ impl Member {
         Some(Location::At(self.nodes.life(name)?, record.link))
     }
 
-    /// Returns a transaction that deletes the keys of a call whose owner's life has ended. `None`: the call has an owner, or
-    /// gets one soon. Only the carrier of a service deletes keys of the service's calls, after it has restored all calls that
-    /// it can.
+    /// Returns a transaction that deletes the keys of a call whose owner's life has ended. `None`: the call has an owner, or gets
+    /// one soon. The keys of a service's calls are deleted only by the node that carries the service, after it has restored all
+    /// calls that it can.
     pub fn sweep(&mut self, entry: &Entry) -> Option<Transaction> {
         let (Key::Call(name), Value::Call(claim)) = (&entry.key, &entry.value) else {
             return None;
@@ -466,5 +466,5 @@ impl Member {
     }
 }
 
-/// Difference of room, in percent, that does not justify forwarding a request.
+/// Maximum difference between the rooms of two nodes, in percent, that does not justify forwarding a request.
 const NEAR: u8 = 10;

@@ -27,7 +27,7 @@ pub struct NodeName(pub Arc<str>);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamName(pub Arc<str>);
 
-/// Name of a call: the Call-ID in percent-encoding, so that the key is plain text.
+/// Name of a call: its Call-ID in percent-encoding, so that the key is plain text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallName(pub Arc<str>);
 
@@ -43,15 +43,15 @@ pub struct Incarnation(pub u64);
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// Returns the number of the next owner. It stays at the greatest number, which does no harm.
+    /// Returns the number of the next owner. At the greatest number, it returns the same number again, which does no harm.
     #[must_use]
     pub fn next(self) -> Epoch {
         Epoch(self.0.saturating_add(1))
     }
 }
 
-/// A revision of etcd, which counts the states of the whole store. The revision of a key is that of its last change. 0: the key
-/// does not exist.
+/// A revision of etcd, which numbers the states of the whole store. The revision of a key is the store's revision at the last
+/// change of this key. 0: the key does not exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -109,7 +109,7 @@ pub struct NodeRecord {
     /// Opaque here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
-    /// How many more calls the node could take, in percent of its limit. `None`: it takes no calls.
+    /// How many more calls the node could accept, in percent of its limit. `None`: the node accepts no calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<u8>,
 }
@@ -146,10 +146,10 @@ pub struct Declaration {
     /// Nodes with one of these labels are chosen last.
     #[serde(default)]
     pub avoid: Vec<Arc<str>>,
-    /// The owner's behaviour when it cannot reach the store.
+    /// What the owner does when it cannot reach the store.
     #[serde(default)]
     pub on_isolation: OnIsolation,
-    /// The node that an operator has chosen. It is preferred as long as it takes streams.
+    /// The node that an operator has chosen. This node is preferred while it accepts streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<NodeName>,
     /// The media plane's settings for the stream; opaque here.
@@ -157,7 +157,7 @@ pub struct Declaration {
     pub spec: Arc<str>,
 }
 
-/// Behaviour of an owner that cannot reach the store, so that another node may take over the stream.
+/// What an owner does when it cannot reach the store. Another node may then take over the stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnIsolation {
@@ -174,13 +174,13 @@ pub struct Claim {
     /// The owner.
     #[serde(flatten)]
     pub owner: Life,
-    /// The owner's number. Each new owner has a number greater by one.
+    /// The number of this owner. The next owner's number is greater by one.
     pub epoch: Epoch,
     /// The previous owner, if it still carries the stream. It carries the stream until it has told the owner that it has
     /// stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deputy: Option<Life>,
-    /// The node that prepares to be the next owner. It then claims the stream with this owner as its deputy.
+    /// The node that prepares to be the next owner. When it is ready, it claims the stream, with the current owner as its deputy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Life>,
     /// The position from which the owner resumes after the previous owner; opaque here.
@@ -191,7 +191,8 @@ pub struct Claim {
 /// The claim on a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallClaim {
-    /// The owner when the key was written. If the call belongs to a service, the current owner is the carrier of the service.
+    /// The node that owned the call when the key was written. If the call belongs to a service, its current owner is the node
+    /// that carries the service.
     #[serde(flatten)]
     pub owner: Life,
     /// The service whose addresses the call uses.
@@ -208,8 +209,8 @@ pub struct Life {
     pub incarnation: Incarnation,
 }
 
-/// A deputy's message that it has stopped, so that the owner of the claim may send. It is sent directly from node to node. Soon
-/// after, the claim in the store shows the same.
+/// A deputy's message that it has stopped, so that the owner of the claim may send. The deputy's node sends it directly to the
+/// owner's node. Soon after that, the claim in the store has no deputy any more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
     /// The stream that has stopped.
@@ -269,14 +270,17 @@ impl Key {
     /// Reads the value of this key from its bytes: JSON, or opaque bytes.
     ///
     /// # Errors
-    /// If the value is too long or not valid JSON, or if a weight is not above 0.
+    /// Fails if the value is too long or not valid JSON, or if a weight is not above 0.
     pub fn read(&self, json: &[u8]) -> Result<Value, Unreadable> {
         let unreadable = |reason: String| Unreadable {
             key: self.path(),
             reason,
         };
         if json.len() > VALUE_BYTES_MAX {
-            let reason = format!("{} bytes; expected at most {VALUE_BYTES_MAX}", json.len());
+            let reason = format!(
+                "the value has {} bytes; expected at most {VALUE_BYTES_MAX}",
+                json.len()
+            );
             return Err(unreadable(reason));
         }
         let value = match self {
@@ -301,7 +305,7 @@ impl Value {
     /// Returns the bytes of the value: JSON, or the opaque bytes themselves.
     ///
     /// # Errors
-    /// If the weight is not a number.
+    /// Fails if the weight is not a number.
     pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         match self {
             Value::Node(record) => serde_json::to_vec(record),
@@ -364,6 +368,6 @@ const CLAIMS: &str = "/threadbare/claims/";
 pub const WEIGHT_MIN: f64 = 0.001;
 /// Greatest weight of a node: a thousand times the default.
 pub const WEIGHT_MAX: f64 = 1000.0;
-/// Maximum length of a value other than the state of a call. A claim with its position is shorter. Larger data does not belong in
+/// Maximum length of a value other than the state of a call. A claim with a position is shorter. Longer data does not belong in
 /// the store.
 pub const VALUE_BYTES_MAX: usize = 8192;

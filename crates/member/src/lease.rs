@@ -7,7 +7,7 @@ use crate::{Action, Member};
 /// Whether the current life of this node has a key.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// It has no key, and requests one at a certain time.
+    /// The node has no key, and requests one at a certain time.
     Out {
         next_ns: u64,
         asked: Option<RequestId>,
@@ -29,7 +29,7 @@ pub(crate) struct Lease {
     pub(crate) has_lapsed: bool,
 }
 
-/// Returns the condition for each change of a claim: no other node has ended this life.
+/// Returns the condition for each change of a claim: no other node has ended this life of this node.
 pub(crate) fn lives(member: &Member) -> Option<Compare> {
     match &member.standing {
         Standing::In(lease) => Some(Compare::Created(own_key(member), lease.created)),
@@ -204,8 +204,8 @@ fn adopt(member: &mut Member, now_ns: u64, created: Revision, modified: Revision
     }
 }
 
-/// Repeats a join or a renewal that was not answered, with the same revision. If the first one took effect, the answer to the
-/// second shows that.
+/// Repeats a join or a renewal that was not answered. The second request compares the same revision as the first one. If the
+/// first one took effect, the answer to the second one shows this.
 pub(crate) fn renewal_is_late(member: &mut Member, now_ns: u64, id: RequestId) {
     match &mut member.standing {
         Standing::Out { next_ns, asked } if *asked == Some(id) => {

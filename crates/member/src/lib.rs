@@ -2,8 +2,8 @@
 //! node, without I/O.
 //!
 //! Inputs are the time, changes of the store's keys, and answers to transactions. Outputs are transactions, and the streams to
-//! start and stop. A [`Member`] trusts only its own monotonic clock. It assumes that the rates of two nodes' clocks differ by
-//! at most [`Timing::DRIFT_PERCENT`].
+//! start and stop. A node that sends a stream *carries* it. A [`Member`] trusts only its own monotonic clock. It assumes that the
+//! rates of two nodes' clocks differ by at most [`Timing::DRIFT_PERCENT`].
 //!
 //! - A node renews its own key ([`Key::Node`]) with a transaction that compares the revision of its last renewal. It may send
 //!   only while the last *confirmed* renewal is younger than [`Timing::valid_ns`]. The age is counted from the time at which
@@ -19,8 +19,8 @@
 //!   times) to the new owner. So nothing waits for the store between the last packet of one node and the first packet of the
 //!   other. The position is also written to the store, in case the message is lost.
 //! - A call stays where it was made. Its owner claims it, and other nodes forward requests for it to the owner.
-//! - A *service* consists of the addresses of a node's calls, and the calls. It is carried like a stream. A node that takes
-//!   over a service reads the states of the calls.
+//! - A *service* consists of the addresses at which a node receives calls, and of these calls. A node claims it, and hands it
+//!   over, like a stream. A node that takes over a service reads the states of its calls.
 //!
 //! After each call of a `handle_` or `set_` function, drain [`Member::poll_action`] and read [`Member::next_timeout`].
 #![forbid(unsafe_code)]
@@ -70,9 +70,9 @@ pub struct Settings {
 pub struct Timing {
     /// Interval of renewals.
     pub renew_ns: u64,
-    /// How long a node may send after it sent a renewal that is confirmed.
+    /// How long a node may send, counted from the time at which it sent its last confirmed renewal.
     pub valid_ns: u64,
-    /// How much longer other nodes wait before they take a node's streams.
+    /// How much longer than that other nodes wait before they take the node's streams.
     pub margin_ns: u64,
     /// How long to wait for an answer of the store.
     pub request_ns: u64,
@@ -118,7 +118,8 @@ pub enum Action {
         stream: StreamName,
         /// This owner's number.
         epoch: Epoch,
-        /// The position at which the previous owner, or this node itself, has just stopped the stream. Empty: unknown.
+        /// The position at which the previous owner, or this node itself, has just stopped the stream. Empty: the position is
+        /// unknown.
         resume: Vec<u8>,
     },
     /// Stop the stream now. Then send the owner a message ([`Member::release`]), and pass the position to
@@ -144,7 +145,7 @@ pub enum Action {
         /// The node that has it.
         owner: Life,
     },
-    /// The store has not answered a claim in time. The claim is still tried.
+    /// The store has not answered a claim in time. The member continues to try to write the claim.
     CallUnclaimed {
         /// The call.
         call: CallName,
@@ -178,11 +179,11 @@ pub struct Member {
 }
 
 impl Member {
-    /// Creates a node. It requests its key at `now_ns`. `seed`: seed for the numbers of its lives; no two processes may use the
-    /// same.
+    /// Creates a node, which requests its key at `now_ns`. `seed`: seed for the random numbers of the node's lives. Two processes
+    /// must never use the same seed.
     ///
     /// # Panics
-    /// If the weight is not valid ([`is_weight`]).
+    /// Panics if the weight is not valid ([`is_weight`]).
     #[must_use]
     pub fn new(now_ns: u64, settings: Settings, seed: u64) -> Member {
         assert!(is_weight(settings.weight), "weight {}", settings.weight);
@@ -287,8 +288,8 @@ impl Member {
         self.go_on(now_ns);
     }
 
-    /// Handles that the process of a life has certainly ended, because its machine refuses connections to it. Other nodes then
-    /// do not wait for the end of its lease.
+    /// Handles that the process of a life has certainly ended, because its machine refuses connections to the process. Other
+    /// nodes then do not wait for the end of that life's lease.
     pub fn handle_ended(&mut self, now_ns: u64, life: &Life) {
         self.nodes.expect_dead(now_ns, life);
         self.go_on(now_ns);
@@ -424,7 +425,7 @@ impl Member {
         claims.filter_map(|claim| claim.next.as_ref())
     }
 
-    /// Returns the node that would carry a stream if this node ended, as far as is known.
+    /// Returns the node that would carry a stream if this node ended, as far as this node knows.
     #[must_use]
     pub fn heir(&self, stream: &StreamName) -> Option<Life> {
         let own = &self.settings.name;
@@ -507,8 +508,8 @@ impl Member {
         id
     }
 
-    /// Repeats requests that were not answered. They may have taken effect. A repeated transaction takes effect at most once,
-    /// because the first one has changed the revision that it compares.
+    /// Repeats transactions that were not answered. A transaction may have taken effect without an answer. This does no harm: a
+    /// repeated transaction takes effect at most once, because the first one has changed the revision that it compares.
     fn ask_again(&mut self, now_ns: u64) {
         let late: Vec<RequestId> = self
             .requests

@@ -123,8 +123,8 @@ impl Nodes {
             .map_or(Revision::ABSENT, |seen| seen.created)
     }
 
-    /// Returns the condition that a node's key is the known one, or absent if none is known. If the condition fails, the answer
-    /// has the current key.
+    /// Returns the condition that a node's key is still as this node knows it, or absent if it knows no key. If the condition
+    /// fails, the answer contains the current key.
     pub(crate) fn as_known(&self, name: &NodeName) -> Compare {
         Compare::Created(Key::Node(name.clone()), self.created(name))
     }
@@ -155,7 +155,7 @@ impl Nodes {
         self.due_ns = self.due_ns.min(bury_ns);
     }
 
-    /// Postpones the check, because the view of the other nodes is outdated.
+    /// Postpones the check for silent nodes, because the view of the other nodes is outdated.
     pub(crate) fn look_later(&mut self, now_ns: u64) {
         if self.due_ns <= now_ns {
             self.due_ns = now_ns + BURY_AGAIN_NS;
@@ -201,7 +201,7 @@ impl Nodes {
                 }
                 let (beat, room) = (record.beat, record.room);
                 let before = std::mem::replace(&mut seen.record, record);
-                // The amount of room does not influence where streams go. But whether the node takes calls at all does.
+                // The amount of room does not influence where streams go. Whether the node accepts calls at all does influence it.
                 let is_as_before = before.room.is_some() == room.is_some();
                 let before = NodeRecord {
                     beat,
@@ -226,7 +226,7 @@ impl Nodes {
         }
     }
 
-    /// Takes the nodes that were silent for too long. `is_own`: takes only a node with this node's name.
+    /// Takes the nodes that were silent for too long. `is_own`: takes only an earlier life of this node itself.
     pub(crate) fn take_due(
         &mut self,
         now_ns: u64,

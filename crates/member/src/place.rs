@@ -23,7 +23,7 @@ impl Point {
 /// How well a node fits a stream. Greater is better.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Fit {
-    /// The rank of the node, which counts before the score: see [`tier`].
+    /// The rank of the node, which is compared before the score: see [`tier`].
     tier: i8,
     score: f64,
 }
@@ -55,7 +55,7 @@ fn tier(declaration: &Declaration, name: &NodeName, record: &NodeRecord) -> i8 {
     let has = |wanted: &[Arc<str>]| wanted.iter().any(|label| record.labels.contains(label));
     let is_wanted = declaration.at.as_ref() == Some(name);
     if declaration.kind == Kind::Service && record.room.is_none() {
-        // Even then, the wanted node is better than others, because all nodes may have just started.
+        // The wanted node is still ranked above the others, because all nodes may have just started.
         return if is_wanted { -3 } else { -4 };
     }
     if record.draining {
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// A node that takes no calls cannot serve the calls of a service.
+    /// A node that takes no calls cannot carry a service.
     #[test]
     fn service_prefers_its_home_node_that_takes_calls() {
         let service = Declaration {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_come_before_the_hash() {
+    fn labels_have_precedence_over_the_hash() {
         let stream = Declaration {
             prefer: vec!["near".into()],
             avoid: vec!["far".into()],

@@ -109,7 +109,7 @@ impl Operation {
             Operation::Put(key, value) => (key, value),
         };
         let is_new = when.contains(&Compare::Modified(key.clone(), Revision::ABSENT));
-        // The creation revision matters only if this transaction created the key.
+        // The creation revision matters only if this transaction has created the key.
         let created = if is_new { at } else { Revision::ABSENT };
         let entry = Entry {
             key: key.clone(),

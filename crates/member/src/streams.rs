@@ -35,13 +35,13 @@ pub(crate) struct Tracked {
     declaration: Option<Declaration>,
     declared: Revision,
     claim: Option<Claim>,
-    /// Revision of the claim, or revision at which it was absent.
+    /// Revision of the claim, or the store's revision at which it had no claim.
     claimed: Revision,
     /// The best live node for the stream.
     best: Option<(NodeName, Fit)>,
     pending: Option<RequestId>,
     is_running: bool,
-    /// The claim whose position was used to resume. A position is used only once, because it becomes outdated.
+    /// The claim whose position this node has already used to resume. A position is used only once, because it becomes outdated.
     resumed: Option<Epoch>,
     /// The deputy's message, and the position in it. The message may arrive before the answer to the claim.
     released: Option<(Release, Vec<u8>)>,
@@ -66,7 +66,7 @@ enum Step {
     Stop,
     Prepare,
     HandOver,
-    /// Another node would be better. The stream is handed over when there is room among the moving streams.
+    /// Another node would be better. Hand over the stream to it when the number of moving streams permits.
     Move(Life),
     Commit(Operation),
 }
@@ -438,7 +438,7 @@ impl Member {
 
     pub(crate) fn released(&mut self, release: Release, resume: Vec<u8>) {
         let is_mine = release.to == self.life();
-        // If the message is for this node, the stream is known here, because it was prepared.
+        // If the message is for this node, this node knows the stream, because it has prepared it.
         if let Some(stream) = self.streams.get_mut(&release.stream).filter(|_| is_mine) {
             self.dirty.insert(release.stream.clone());
             stream.released = Some((release, resume));
@@ -601,5 +601,5 @@ fn put(name: &StreamName, claim: Claim) -> Operation {
 
 /// Maximum number of pending transactions: as many as the store answers in some tens of milliseconds.
 const REQUESTS_MAX: usize = 256;
-/// Maximum number of streams that are handed over at a time. Jitter buffers of their receivers can hide only a short gap.
+/// Maximum number of streams that are handed over at the same time. The receivers' jitter buffers can hide only a short gap.
 const MOVING_MAX: usize = 32;

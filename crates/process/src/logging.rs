@@ -33,7 +33,7 @@ pub fn init(format: LogFormat, default: &str) {
     let filter =
         EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let is_terminal = std::io::stderr().is_terminal();
-    // By default, the library reports failed writes on standard error, where writing has just failed, and panics.
+    // By default, `tracing-subscriber` reports a failed write on standard error. There, the report fails too, and panics.
     let log = match format {
         LogFormat::Text => text_layer()
             .with_writer(std::io::stderr)
@@ -51,7 +51,7 @@ pub fn init(format: LogFormat, default: &str) {
         .with(filter)
         .with(log)
         .with(recent::of_process().clone());
-    // This fails only if a log is already set up. That log stays.
+    // This fails only if a log is already set up. That log stays in use.
     let _ = all.try_init();
 }
 
@@ -62,8 +62,9 @@ where
     fmt::layer().fmt_fields(OneLine).with_target(false)
 }
 
-/// Writes GStreamer's log to our log. GST_DEBUG selects the lines, as usual. By default, only errors are logged: warnings of
-/// elements do not name the stream here, and the gateway logs them with the stream's name when elements post them as messages.
+/// Writes GStreamer's log to the log of this process. GST_DEBUG selects the lines, as usual. By default, only errors are logged.
+/// Warnings of elements do not name the stream here; the gateway logs them with the stream's name when elements post them as
+/// messages.
 #[cfg(feature = "gstreamer")]
 pub fn bridge_gstreamer() {
     gst::log::remove_default_log_function();
@@ -109,6 +110,6 @@ pub fn bridge_gstreamer() {
     );
 }
 
-/// Maximum number of lines per second, because a broken sender makes elements warn about every packet.
+/// Maximum number of lines per second. It is needed because a broken sender makes elements warn about every packet.
 #[cfg(feature = "gstreamer")]
 const GSTREAMER_LINES_PER_SECOND: u32 = 20;

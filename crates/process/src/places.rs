@@ -1,4 +1,4 @@
-//! Limits of TCP connections from unknown hosts, in total and per host, so that no host can lock out another one. A connection
+//! Limits of TCP connections from unknown hosts, in total and per host, so that no host can lock out another one. Each connection
 //! needs a place.
 //!
 //! ```text
@@ -93,7 +93,7 @@ impl Places {
 }
 
 impl Place {
-    /// Sets the task that is aborted when the connection must give up its place.
+    /// Sets the task of this connection, which is aborted when the connection must give up its place.
     pub fn is_of(&self, task: AbortHandle) {
         self.change(|taken| taken.task = Some(task));
     }
@@ -270,7 +270,7 @@ mod tests {
                 place
             })
             .collect();
-        // Two more connections fit into the extra places. The third one replaces the first of them.
+        // Two more connections fit into the extra places. The third one replaces the first one there.
         let extra: Vec<_> = (0..3).map(|n| enter(&places, n).unwrap()).collect();
         assert!(extra.iter().all(|place| place.is_extra()));
         let kept: Vec<bool> = extra.iter().map(has).collect();

@@ -17,7 +17,7 @@ pub enum Signal {
 /// Calls `handle` for each signal, on a separate thread. The thread ends when `handle` returns `false`.
 ///
 /// # Errors
-/// If the process cannot listen for signals.
+/// Fails if the process cannot listen for signals.
 pub fn listen(mut handle: impl FnMut(Signal) -> bool + Send + 'static) -> miette::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
         .into_diagnostic()

@@ -1,8 +1,8 @@
 //! Runs this program in another process, and exchanges messages with it.
 //!
-//! Measurements need this, because resource usage is known only for a whole process. Messages are JSON, one per line, over the
-//! child's standard input and output. If its standard input is closed, the child must stop, because the parent wants it or has
-//! ended.
+//! Measurements need a separate process, because resource usage is known only for a whole process. Messages are JSON, one per
+//! line, over the child's standard input and output. When its standard input is closed, the child must stop: the parent has asked
+//! for this, or has ended.
 
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -25,7 +25,7 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
     /// Starts this program with other arguments.
     pub fn start(arguments: &[&str]) -> miette::Result<Subprocess<M>> {
         let program = std::env::current_exe().into_diagnostic();
-        let program = program.wrap_err("cannot find the program itself")?;
+        let program = program.wrap_err("cannot find the path of this program")?;
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -34,12 +34,12 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
             .process_group(0)
             .spawn()
             .into_diagnostic()
-            .wrap_err("cannot start another process")?;
+            .wrap_err("cannot start the subprocess")?;
         let stdin = child.stdin.take();
         let stdout = child
             .stdout
             .take()
-            .ok_or_else(|| miette!("no standard output"))?;
+            .ok_or_else(|| miette!("the subprocess has no pipe for its standard output"))?;
         let messages = messages(stdout);
         Ok(Subprocess {
             child,
@@ -53,17 +53,17 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
         let stdin = self
             .stdin
             .as_mut()
-            .ok_or_else(|| miette!("the process was asked to stop"))?;
+            .ok_or_else(|| miette!("the subprocess was already asked to stop"))?;
         write(stdin, message)
             .into_diagnostic()
-            .wrap_err("the other process has ended")
+            .wrap_err("the subprocess has ended")
     }
 
     /// Waits for the child's next message.
     pub fn wait(&self) -> miette::Result<M> {
         self.messages
             .recv()
-            .map_err(|_| miette!("the other process ended unexpectedly"))
+            .map_err(|_| miette!("the subprocess ended unexpectedly"))
     }
 
     /// Returns the child's next message, if one has arrived.
@@ -71,7 +71,7 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
         match self.messages.try_recv() {
             Ok(message) => Ok(Some(message)),
             Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(miette!("the other process ended unexpectedly")),
+            Err(TryRecvError::Disconnected) => Err(miette!("the subprocess ended unexpectedly")),
         }
     }
 
@@ -111,7 +111,7 @@ fn messages<M: DeserializeOwned + Send + 'static>(from: impl Read + Send + 'stat
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "cannot read a message from the other process");
+                    tracing::error!(%error, "cannot read a message from the subprocess");
                     return;
                 }
             }

@@ -28,20 +28,20 @@ pub fn boot_id() -> Option<u128> {
 /// Fills `room` from the system's random generator, for keys.
 ///
 /// # Panics
-/// If the system has no generator; every Linux since 3.17 has one. A key must never be predictable.
+/// Panics if the system has no generator; every Linux since 3.17 has one. A key must never be predictable.
 pub fn random_bytes(room: &mut [u8]) {
     let mut filled = 0;
     while filled < room.len() {
         match rustix::rand::getrandom(&mut room[filled..], rustix::rand::GetRandomFlags::empty()) {
             Ok(more) => filled += more,
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("no random numbers: {error}"),
+            Err(error) => panic!("cannot get random numbers from the kernel: {error}"),
         }
     }
 }
 
-/// Returns eight random bytes, which must not be used for keys. A call needs several such numbers, so each thread fetches some
-/// in advance. No number is returned twice.
+/// Returns eight random bytes, which must not be used for keys. A call needs several such numbers, so each thread fetches a few
+/// dozen in advance. No number is returned twice.
 pub fn random_number() -> u64 {
     thread_local! {
         static AHEAD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -57,5 +57,5 @@ pub fn random_number() -> u64 {
     })
 }
 
-/// Count of numbers that are fetched together: 256 bytes, which the kernel returns in one piece (getrandom(2)).
+/// How many numbers are fetched together: 256 bytes, which the kernel returns in one piece (getrandom(2)).
 const NUMBERS_AHEAD: usize = 32;

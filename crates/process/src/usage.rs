@@ -65,7 +65,7 @@ impl Starvation {
         }
     }
 
-    /// Returns the lost time since `earlier`, for the thread that lost most.
+    /// Returns the time lost since `earlier`, for the thread that lost the most time.
     pub fn longest_since(&self, earlier: &Starvation) -> Duration {
         let lost = |(thread, waited_ns): (&String, &u64)| {
             let before = earlier.waited_ns.get(thread).copied().unwrap_or(0);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_of_a_thread_counts() {
+    fn starvation_is_the_longest_wait_of_a_thread_plus_stolen_time() {
         let at = |waits: &[(&str, u64)], stolen_ms| Starvation {
             waited_ns: waits
                 .iter()

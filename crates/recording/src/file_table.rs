@@ -331,7 +331,7 @@ impl FileTable {
         let refused = match &entry.uri {
             _ if is_sending => Some(Deleted::OnItsWay),
             Some(uri) if objects.is_none() => {
-                let why = format!("{uri} is of a store that is not in the configuration");
+                let why = format!("the configuration does not have the store of {uri}");
                 Some(Deleted::Refused(threadbare_s3::Error::Setting(why)))
             }
             _ => None,
@@ -399,7 +399,7 @@ impl FileTable {
         let uri = uri.map(|(entry, outbox)| outbox.uri(entry));
         drop(outboxes);
         if let (Some(mut entry), Some(uri)) = (found, uri) {
-            tracing::info!(uri, "the store has a recording");
+            tracing::info!(uri, "a recording has been sent to the store");
             entry.uri = Some(uri);
             self.note(root, &Line::Ended(entry.clone()));
             self.shared.publish(root, entry);
@@ -482,7 +482,7 @@ impl FileTable {
                 Deleted::Gone
             }
             Err(error) => {
-                tracing::warn!(id, %error, "the store refuses to delete a recording");
+                tracing::warn!(id, %error, "the store refused to delete a recording");
                 Deleted::Refused(error)
             }
         }

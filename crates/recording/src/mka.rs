@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_head_keeps_its_length_and_complete_clusters_are_found() {
+    fn the_header_keeps_its_length_and_complete_clusters_are_found() {
         let sound = Sound {
             coding: Coding::Linear,
             channels: 2,

@@ -43,7 +43,7 @@ impl Outbox {
         match ask(&store) {
             Err(error) if !error.is_transient() => return Err(error),
             Err(error) => {
-                tracing::warn!(region, bucket = name, %error, "the store is unreachable: recordings wait for it");
+                tracing::warn!(region, bucket = name, %error, "the store is unreachable: recordings stay in the spool until it answers");
             }
             Ok(()) => {}
         }
@@ -124,7 +124,7 @@ fn tell(event: &FileEvent, root: &Arc<Path>, stored: &Stored) {
         }
         FileEvent::Failed { path, error, .. } => {
             let path = path.display();
-            tracing::error!(%path, %error, "the store refuses a recording: it is sent again at the next start");
+            tracing::error!(%path, %error, "the store refused a recording: the next process sends it again");
         }
     }
 }

@@ -29,10 +29,10 @@ pub(super) struct StoredObject {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file is missing.
-    #[error("the file is missing")]
+    #[error("the file of the recording is missing")]
     Missing,
     /// The disk cannot read the file.
-    #[error("the file cannot be read: {0}")]
+    #[error("cannot read the file of the recording: {0}")]
     Disk(#[from] Failure),
     /// The file service does not run.
     #[error(transparent)]
@@ -41,7 +41,7 @@ pub enum ReadError {
     #[error("cannot read the recording from the object store: {0}")]
     Store(#[from] Error),
     /// The file has become shorter since it was opened.
-    #[error("the file has become shorter")]
+    #[error("the file of the recording has become shorter while it was read")]
     Short,
 }
 
@@ -93,7 +93,8 @@ impl Place {
         let object = self.object.clone().ok_or(ReadError::Missing)?;
         let head = object.store.head(&object.key, Timeouts::default()).await?;
         let head = head.ok_or(ReadError::Missing)?;
-        let no_length = || Error::Answer("an object without a length".to_owned());
+        let no_length =
+            || Error::Answer("the store returned an object without a length".to_owned());
         Ok(OpenRecording {
             bytes: head.bytes.ok_or_else(no_length)?,
             from: From::Object(object),

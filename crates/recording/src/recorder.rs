@@ -65,10 +65,10 @@ pub struct Counted {
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// Another process uses the folder.
-    #[error("recordings in {}: another process records there; give each process its own folder", .0.display())]
+    #[error("cannot record to {}: another process records there; give each process its own folder", .0.display())]
     Taken(PathBuf),
     /// The folder or a file cannot be created, read or written.
-    #[error("recordings in {}: {error}; expected a folder to which this program may write", path.display())]
+    #[error("cannot record to {}: {error}; expected a folder to which this program may write", path.display())]
     Io {
         /// The folder.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum RootError {
         error: std::io::Error,
     },
     /// The store refuses recordings.
-    #[error("recordings to {0}: {1}")]
+    #[error("cannot record to {0}: {1}")]
     Store(String, threadbare_s3::Error),
     /// The file service does not start.
     #[error(transparent)]

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn returned_buffer_is_empty_and_few_are_kept() {
+    fn a_returned_buffer_is_emptied_and_only_a_few_are_stored() {
         let rooms = Rooms::default();
         let mut room = rooms.take();
         room.extend([1; 1000]);

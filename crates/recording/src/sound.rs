@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_added_up() {
+    fn samples_of_both_sides_are_added() {
         let mixed = |coding: Coding, samples: &[i16], channels| {
             let mut frames = Vec::new();
             coding.encode(samples, &mut frames);

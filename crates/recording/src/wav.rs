@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_keeps_its_length_and_can_be_parsed() {
+    fn the_header_keeps_its_length_and_can_be_parsed() {
         for coding in [Coding::Linear, Coding::ALaw, Coding::ULaw] {
             let sound = Sound {
                 coding,

@@ -101,7 +101,7 @@ impl Writer {
                 if files > 0 {
                     tracing::error!(
                         files,
-                        "the disk is stuck: recordings must be repaired later"
+                        "the disk does not answer: the next process must repair these recordings"
                     );
                 }
                 return;
@@ -240,7 +240,7 @@ impl Writer {
                     stream,
                     dropped,
                     unit,
-                    "the disk was too slow: the recording has gaps"
+                    "a recording has gaps, because the disk was too slow"
                 );
             }
             match running.error {
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_keeps_its_slot_and_a_slot_has_one_turn() {
+    fn recordings_take_turns_evenly_and_keep_their_slot_when_late() {
         let begun_ns = 12_345_678_901;
         let mut slots = std::collections::HashMap::<u64, u64>::new();
         for id in 0..90 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{
-    CallState, Channel, LegId, LineState, Outgoing, Session, SessionEvent, SessionStats, Side,
+    CallState, Channel, LegId, LineState, Session, SessionEvent, SessionStats, Side,
 };
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
@@ -26,7 +26,7 @@ use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
 use crate::publishing::Publishing;
 use crate::snapshot::{Pace, SharedSnapshot};
 use crate::tap::{GATHER_NS, GATHERED_SAMPLES, Metering, PAUSE_NS, Tap};
-use crate::unsent::{Unsent, with_scratch};
+use crate::unsent::{Envelope, Unsent, with_scratch};
 
 /// A call or a stream. Its ports are numbered as in [`Session::handle_datagram`]: side A of a call has ports 0 and side B ports 1; a
 /// stream has ports 0, and its fallbacks have the next ones.
@@ -34,12 +34,15 @@ use crate::unsent::{Unsent, with_scratch};
 /// Each leg is plain RTP, or SRTP once it has keys ([`set_keys`](AudioSession::set_keys)).
 pub struct AudioSession {
     session: Session,
-    protections: [Option<Box<Protection>>; 2],
+    /// The encryption of the legs, by [`LegId`]; empty without SRTP.
+    protections: Vec<Option<Box<Protection>>>,
     /// The audio of the first two legs, on its way to meters and listeners.
     taps: [Tap; 2],
     /// Whether a leg's audio is tapped.
     is_tapped: bool,
     on_event: Option<EventHandler>,
+    /// A leg whose packets are not authentic, for the next event.
+    unauthentic: Option<LegId>,
     listeners: SessionListeners,
     /// New listeners may have been added.
     is_to_look: bool,
@@ -84,10 +87,11 @@ impl AudioSession {
         session.set_ahead_ns(slice.as_nanos() as u64 / 2);
         AudioSession {
             session,
-            protections: [None, None],
+            protections: Vec::new(),
             taps: Default::default(),
             is_tapped: false,
             on_event: None,
+            unauthentic: None,
             listeners: SessionListeners::new(Listeners::default()),
             is_to_look: false,
             portion_samples: GATHERED_SAMPLES,
@@ -190,7 +194,25 @@ impl AudioSession {
     /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` applies to the packets that we send.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.session.set_authenticated(side, keys.is_some());
-        set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
+        set_keys(self.protection_mut(side.into()), now_ns, keys, rollover);
+    }
+
+    /// Makes a leg SRTP from the start. Its party may have been sending for a long time already: see [`Protection::joining`].
+    #[must_use]
+    pub fn with_keys(mut self, leg: impl Into<LegId>, keys: Keys) -> AudioSession {
+        let leg = leg.into();
+        self.session.set_authenticated(leg, true);
+        *self.protection_mut(leg) = Some(Box::new(Protection::joining(keys)));
+        self
+    }
+
+    /// The place of a leg's encryption.
+    fn protection_mut(&mut self, leg: LegId) -> &mut Option<Box<Protection>> {
+        let index = usize::from(leg.0);
+        if self.protections.len() <= index {
+            self.protections.resize_with(index + 1, || None);
+        }
+        &mut self.protections[index]
     }
 
     /// Counters, gauges and readings; gathered audio is measured first.
@@ -230,7 +252,7 @@ impl AudioSession {
         state: &MediaCallState,
         outage: Outage,
     ) -> Result<(), RestoreError> {
-        let mut protections = [None, None];
+        let mut protections = vec![None, None];
         for side in Side::BOTH {
             let at = side as usize;
             if let Some(protection) = &state.protections[at] {
@@ -291,13 +313,20 @@ impl AudioSession {
             self.prepare_taps(now_ns, ports);
         }
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
-        if let Some(Some(protection)) = self.protections.get_mut(usize::from(ports)) {
-            // The protection counts refused packets.
-            let carried = channel.carried(self.session.is_mux(ports), bytes);
-            let Ok(len) = protection.unprotect(now_ns, carried, bytes) else {
-                return;
-            };
-            bytes = &mut bytes[..len];
+        if !self.protections.is_empty() {
+            let leg = self.session.leg_of(ports, channel, from, bytes);
+            if let Some(Some(protection)) = self.protections.get_mut(usize::from(leg.0)) {
+                // The protection counts refused packets.
+                let carried = channel.carried(self.session.is_mux(ports), bytes);
+                let Ok(len) = protection.unprotect(now_ns, carried, bytes) else {
+                    let stats = protection.stats();
+                    if (stats.received, stats.unauthentic) == (0, UNAUTHENTIC_MAX) {
+                        self.unauthentic = Some(leg);
+                    }
+                    return;
+                };
+                bytes = &mut bytes[..len];
+            }
         }
         let verdict = self
             .session
@@ -434,13 +463,16 @@ impl AudioSession {
         }
         if publishing.is_due(now_ns) {
             self.measure(1);
-            publishing.publish(now_ns, &self.session, &mut self.taps[0].meter);
+            let protection = self.protections.first().and_then(Option::as_ref);
+            let refused = protection.map_or(0, |one| one.stats().refused());
+            publishing.publish(now_ns, &self.session, refused, &mut self.taps[0].meter);
         }
         self.publishing = Some(publishing);
     }
 
     fn tell_events(&mut self) {
-        while let Some(event) = self.session.poll_event() {
+        let mut unauthentic = self.unauthentic.take().map(SessionEvent::Unauthentic);
+        while let Some(event) = self.session.poll_event().or_else(|| unauthentic.take()) {
             if let Some(handler) = &mut self.on_event {
                 handler(event);
             }
@@ -490,10 +522,13 @@ impl crate::Call for AudioSession {
                     Channel::Rtp => PortId::rtp(outgoing.ports),
                     Channel::Rtcp => PortId::rtcp(outgoing.ports),
                 };
-                let Outgoing {
-                    channel, to, bytes, ..
-                } = outgoing;
-                unsent.stage(port, channel, to, bytes, protections, out);
+                let envelope = Envelope {
+                    leg: outgoing.leg,
+                    port,
+                    channel: outgoing.channel,
+                    to: outgoing.to,
+                };
+                unsent.stage(envelope, outgoing.bytes, protections, out);
             });
         });
         self.feed_listeners(now_ns);
@@ -539,12 +574,12 @@ pub(crate) fn set_keys(
     }
 }
 
-/// Applies `of` to each side's protection.
+/// Applies `of` to the protection of each of the first two legs.
 pub(crate) fn each<T>(
-    protections: &[Option<Box<Protection>>; 2],
+    protections: &[Option<Box<Protection>>],
     of: impl Fn(&Protection) -> T,
 ) -> [Option<T>; 2] {
-    [0, 1].map(|at: usize| protections[at].as_deref().map(&of))
+    [0, 1].map(|at: usize| protections.get(at)?.as_deref().map(&of))
 }
 
 /// The state, with our stream added to the sent ones: packets that left after the snapshot may have been its first.
@@ -564,5 +599,8 @@ fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
     state
 }
 
+/// Number of packets that are not authentic before [`SessionEvent::Unauthentic`]: some seconds of audio, while a receiver that joins
+/// searches the rollover counter.
+const UNAUTHENTIC_MAX: u64 = 250;
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;

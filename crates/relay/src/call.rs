@@ -116,7 +116,7 @@ pub trait Outbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The turn is full: keep the datagram for the next call of [`Call::poll_transmit`].
-    #[error("no room until the staged datagrams are sent")]
+    #[error("the turn has no room for another datagram until the staged datagrams are sent")]
     Full,
     /// The datagram is longer than [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX).
     #[error("the datagram is too long")]

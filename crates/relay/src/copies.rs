@@ -6,7 +6,7 @@ use threadbare_rtp::call::{Channel, Side};
 
 use crate::call::Outbox;
 use crate::id::PortId;
-use crate::unsent::Unsent;
+use crate::unsent::{Envelope, Unsent};
 
 /// Handles RTP packets on the shard's thread: it must not block. Arguments: arrival time on CLOCK_MONOTONIC, ns; the party; its
 /// address; the packet, decrypted.
@@ -45,8 +45,13 @@ impl Copies {
             listener(at_ns, side, from, bytes);
         }
         for to in &self.to[side as usize] {
-            self.unsent
-                .keep(PortId::rtp(side as u8), Channel::Rtp, *to, bytes);
+            let envelope = Envelope {
+                leg: side.into(),
+                port: PortId::rtp(side as u8),
+                channel: Channel::Rtp,
+                to: *to,
+            };
+            self.unsent.keep(envelope, bytes);
         }
     }
 

@@ -92,10 +92,10 @@ pub enum EngineError {
         error: threadbare_xdp::OpenError,
     },
     /// A shared port could not be opened.
-    #[error("shared port: {0}")]
+    #[error("cannot open the shared port: {0}")]
     Socket(#[from] SocketError),
     /// Too many shared ports.
-    #[error("a context's thread has {IOS_MAX} shared ports already, which is the maximum")]
+    #[error("a context's thread already has {IOS_MAX} shared ports, which is the maximum")]
     SharedPorts,
     /// The context has shut down.
     #[error("context '{context}' has shut down")]
@@ -109,13 +109,15 @@ pub enum EngineError {
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The call has too many parties.
-    #[error("a call of {legs} legs; must be at most {LEGS_MAX}")]
+    #[error("the call has {legs} legs; expected at most {LEGS_MAX}")]
     Legs {
         /// Number of legs.
         legs: usize,
     },
     /// The call's legs are on shared ports that different threads read.
-    #[error("the shared ports {first} and {other} are read by different threads: a call needs one")]
+    #[error(
+        "different threads read the shared ports {first} and {other}; the ports of a call must be read by one thread"
+    )]
     Shards {
         /// A leg's shared port.
         first: std::net::SocketAddr,

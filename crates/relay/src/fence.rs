@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_that_was_closed_stays_closed() {
+    fn a_closed_fence_cannot_be_opened_again() {
         let fence = Fence::new(100);
         assert!(fence.is_open(99) && !fence.is_open(100));
         fence.clone().extend(200);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use threadbare_rtp::call::{Channel, Side};
+use threadbare_rtp::call::{Channel, LegId, Side};
 use threadbare_rtp::leg::{AdmissionConfig, Gate, GateState, Outage, Refusals};
 use threadbare_rtp::srtp::{
     Keys, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover, Unsaved,
@@ -11,7 +11,7 @@ use threadbare_rtp::srtp::{
 use crate::audio::{each, set_keys};
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
-use crate::unsent::Unsent;
+use crate::unsent::{Envelope, Unsent};
 
 /// Settings of one side of a [`Forward`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -235,7 +235,13 @@ impl crate::Call for Forward {
         } else {
             PortId::rtp(leg)
         };
-        if self.unsent.keep(port, channel, destination, bytes) {
+        let envelope = Envelope {
+            leg: LegId(leg),
+            port,
+            channel,
+            to: destination,
+        };
+        if self.unsent.keep(envelope, bytes) {
             to.stats.sent[kind].count(now_ns, bytes)
         } else {
             to.stats.no_room += 1

@@ -382,7 +382,7 @@ mod tests {
 
     /// Unchanged codes of both laws, and the concealment between them (ITU-T G.711, tables 1 and 2).
     #[test]
-    fn codes_samples_and_silence_are_one_stream() {
+    fn a_listener_gets_codes_samples_and_silence_in_order() {
         let listeners = Listeners::default();
         let [mut coded_too, mut listening] = [listeners.listen(ROOM), listeners.listen(ROOM)];
         let mut attached = attached(&listeners);
@@ -481,7 +481,7 @@ mod tests {
 
     /// On two threads, each sample is unchanged, and only whole portions are dropped.
     #[test]
-    fn two_threads_do_not_disagree() {
+    fn writer_and_reader_on_two_threads_lose_no_part_of_a_portion() {
         let listeners = Listeners::default();
         let mut listening = listeners.listen(2000);
         let mut attached = attached(&listeners);

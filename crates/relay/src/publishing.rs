@@ -41,7 +41,14 @@ impl Publishing {
     }
 
     /// Writes the snapshot, unless a reader has it: then the next turn does.
-    pub(crate) fn publish(&mut self, now_ns: u64, session: &Session, meter: &mut Metering) {
+    /// `unauthentic`: datagrams of the sender that SRTP refused.
+    pub(crate) fn publish(
+        &mut self,
+        now_ns: u64,
+        session: &Session,
+        unauthentic: u64,
+        meter: &mut Metering,
+    ) {
         let is_whole = now_ns >= self.next_whole_ns;
         let Some(mut values) = self.snapshot.try_write() else {
             return;
@@ -63,7 +70,7 @@ impl Publishing {
             lost: direction.lost,
             late: source.jitter.late,
             concealed_ns: direction.concealed_ns,
-            refused: source.refused.total(),
+            refused: source.refused.total() + unauthentic,
             switches: direction.switches,
             active: direction.active,
             skew_ns: source.jitter.skew_ns,

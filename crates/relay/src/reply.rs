@@ -9,7 +9,7 @@ use crate::gather::wake_all;
 
 /// The call or the whole engine has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the call is gone")]
+#[error("the call no longer exists")]
 pub struct Gone;
 
 /// A result from a shard: await it, or [`wait`](Reply::wait) on an ordinary thread. The command runs even if this is dropped.

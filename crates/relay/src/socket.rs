@@ -15,8 +15,8 @@ use threadbare_runtime::{RawAddr, disconnect, received_memory};
 pub enum SocketError {
     /// Descriptors have run out.
     #[error(
-        "no descriptor for a socket at {address}: {source}; the limit of open files of this process is {soft}, it may be \
-         raised to {hard} (ulimit -n, systemd's LimitNOFILE=)"
+        "cannot get a descriptor for a socket at {address}: {source}; the limit of open files of this process is {soft}, and can be raised to \
+        {hard} (ulimit -n, systemd's LimitNOFILE=)"
     )]
     Descriptors {
         /// The requested address.
@@ -71,7 +71,7 @@ impl SocketError {
 /// A destination that a socket does not reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "destination {destination}: the socket at {local} does not reach it; allowed from there: {} addresses",
+    "the socket at {local} cannot send to {destination}; expected one of {} addresses",
     reach_of(.local).families()
 )]
 pub struct Unreachable {
@@ -468,7 +468,7 @@ mod tests {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         let text = error.to_string();
         assert!(
-            text.contains(&format!("is {soft}, it may be raised to {hard}")),
+            text.contains(&format!("is {soft}, and can be raised to {hard}")),
             "{text}"
         );
     }

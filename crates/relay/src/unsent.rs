@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use threadbare_rtp::call::{Channel, Scratch};
+use threadbare_rtp::call::{Channel, LegId, Scratch};
 use threadbare_rtp::srtp::Protection;
 
 use crate::call::{Outbox, Refused};
@@ -15,10 +15,20 @@ use crate::io::DATAGRAM_BYTES_MAX;
 /// memory: senders of very short packets need it again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
-    items: VecDeque<(PortId, Channel, SocketAddr, u16)>,
+    items: VecDeque<(Envelope, u16)>,
     /// Bytes of all items, concatenated, from `first` on.
     bytes: Vec<u8>,
     first: usize,
+}
+
+/// Where a datagram leaves from, and its destination.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Envelope {
+    /// The leg whose keys protect it.
+    pub(crate) leg: LegId,
+    pub(crate) port: PortId,
+    pub(crate) channel: Channel,
+    pub(crate) to: SocketAddr,
 }
 
 impl Unsent {
@@ -29,23 +39,20 @@ impl Unsent {
         protections: &mut Protections,
         out: &mut dyn Outbox,
     ) -> bool {
-        self.stage_each(|port, channel, to, bytes| put(port, channel, to, bytes, protections, out))
+        self.stage_each(|envelope, bytes| put(envelope, bytes, protections, out))
     }
 
     /// [`stage_waiting`](Self::stage_waiting) for datagrams to addresses that the relay has chosen, unencrypted.
     pub(crate) fn stage_copies(&mut self, out: &mut dyn Outbox) -> bool {
-        self.stage_each(|port, _, to, bytes| out.stage_copy(port, to, bytes))
+        self.stage_each(|envelope, bytes| out.stage_copy(envelope.port, envelope.to, bytes))
     }
 
     #[inline]
-    fn stage_each(
-        &mut self,
-        mut put: impl FnMut(PortId, Channel, SocketAddr, &[u8]) -> Result<(), Refused>,
-    ) -> bool {
-        while let Some((port, channel, to, len)) = self.items.front() {
+    fn stage_each(&mut self, mut put: impl FnMut(Envelope, &[u8]) -> Result<(), Refused>) -> bool {
+        while let Some((envelope, len)) = self.items.front() {
             let end = self.first + usize::from(*len);
             let bytes = &self.bytes[self.first..end];
-            if put(*port, *channel, *to, bytes) == Err(Refused::Full) {
+            if put(*envelope, bytes) == Err(Refused::Full) {
                 return false;
             }
             self.first = end;
@@ -62,28 +69,20 @@ impl Unsent {
     #[inline]
     pub(crate) fn stage(
         &mut self,
-        port: PortId,
-        channel: Channel,
-        to: SocketAddr,
+        envelope: Envelope,
         bytes: &[u8],
         protections: &mut Protections,
         out: &mut dyn Outbox,
     ) {
-        let is_full = !self.items.is_empty()
-            || put(port, channel, to, bytes, protections, out) == Err(Refused::Full);
+        let is_full =
+            !self.items.is_empty() || put(envelope, bytes, protections, out) == Err(Refused::Full);
         if is_full {
-            self.keep(port, channel, to, bytes);
+            self.keep(envelope, bytes);
         }
     }
 
     /// Queues a datagram for the next turn. Returns `false` if the queue is full.
-    pub(crate) fn keep(
-        &mut self,
-        port: PortId,
-        channel: Channel,
-        to: SocketAddr,
-        bytes: &[u8],
-    ) -> bool {
+    pub(crate) fn keep(&mut self, envelope: Envelope, bytes: &[u8]) -> bool {
         // At most one turn's worth: a party causes no more datagrams than it sends, plus a bounded tail. Longer datagrams would
         // be refused anyway.
         let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;
@@ -92,48 +91,45 @@ impl Unsent {
                 self.bytes.drain(..self.first);
                 self.first = 0;
             }
-            self.items
-                .push_back((port, channel, to, bytes.len() as u16));
+            self.items.push_back((envelope, bytes.len() as u16));
             self.bytes.extend_from_slice(bytes);
         }
         has_room
     }
 }
 
-/// Encryption of the first legs' datagrams.
+/// Encryption of the legs' datagrams, by [`LegId`].
 pub(crate) type Protections = [Option<Box<Protection>>];
 
 /// Stages a datagram, protected if its leg is.
 #[inline]
 fn put(
-    port: PortId,
-    channel: Channel,
-    to: SocketAddr,
+    envelope: Envelope,
     bytes: &[u8],
     protections: &mut Protections,
     out: &mut dyn Outbox,
 ) -> Result<(), Refused> {
-    match protections.get_mut(usize::from(port.leg)) {
-        Some(Some(protection)) => put_protected(port, channel, to, bytes, protection, out),
-        _ => out.stage(port, to, bytes),
+    match protections.get_mut(usize::from(envelope.leg.0)) {
+        Some(Some(protection)) => put_protected(envelope, bytes, protection, out),
+        _ => out.stage(envelope.port, envelope.to, bytes),
     }
 }
 
 fn put_protected(
-    port: PortId,
-    channel: Channel,
-    to: SocketAddr,
+    envelope: Envelope,
     bytes: &[u8],
     protection: &mut Protection,
     out: &mut dyn Outbox,
 ) -> Result<(), Refused> {
-    out.stage_with(port, to, &mut |room| {
+    out.stage_with(envelope.port, envelope.to, &mut |room| {
         let Some(place) = room.get_mut(..bytes.len()) else {
             return 0;
         };
         place.copy_from_slice(bytes);
         // A datagram that cannot be encrypted is not sent; the protection counts it.
-        protection.protect(channel, room, bytes.len()).unwrap_or(0)
+        protection
+            .protect(envelope.channel, room, bytes.len())
+            .unwrap_or(0)
     })
 }
 

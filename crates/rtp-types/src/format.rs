@@ -35,7 +35,7 @@ impl Encoding {
         Encoding::Opus,
     ];
 
-    /// Name as in an SDP `rtpmap`.
+    /// Returns the name as in an SDP `rtpmap`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Encoding {
         }
     }
 
-    /// Sample rates of this encoding, Hz.
+    /// Returns the sample rates of this encoding, in Hz.
     #[must_use]
     pub fn sample_rates_hz(self) -> &'static [u32] {
         match self {
@@ -113,7 +113,7 @@ pub enum FormatError {
         /// The requested rate.
         rate_hz: u32,
     },
-    /// The encoding's clock has another rate.
+    /// The clock of this encoding has another rate.
     #[error("{encoding}: clock rate {rate_hz} Hz, must be {allowed_hz}")]
     Clock {
         /// The encoding.
@@ -159,10 +159,11 @@ fn allowed_times(format: &Format) -> String {
 }
 
 impl Format {
-    /// Audio of `sample_rate_hz` in this encoding; the clock rate follows. `channels` of Opus are those of the decoded audio.
+    /// Returns the format of audio of `sample_rate_hz` in this encoding, which determines the clock rate. `channels` of Opus are
+    /// those of the decoded audio.
     ///
     /// # Errors
-    /// The encoding does not support this rate or number of channels.
+    /// Fails if the encoding does not support this rate or number of channels.
     pub fn new(
         encoding: Encoding,
         sample_rate_hz: u32,
@@ -194,7 +195,7 @@ impl Format {
     /// channels.
     ///
     /// # Errors
-    /// The text is not an `rtpmap`, or its format is not supported.
+    /// Fails if the text is not an `rtpmap`, or if its format is not supported.
     pub fn from_rtpmap(text: &str) -> Result<Format, FormatError> {
         let malformed = || FormatError::Rtpmap(text.to_owned());
         let mut parts = text.trim().split('/');
@@ -229,7 +230,7 @@ impl Format {
         Format::new(encoding, sample_rate_hz, channels)
     }
 
-    /// The format of a static payload type (RFC 3551, section 6, table 4), if it has an [`Encoding`].
+    /// Returns the format of a static payload type (RFC 3551, section 6, table 4), if it has an [`Encoding`].
     #[must_use]
     pub fn of_static(payload_type: PayloadType) -> Option<Format> {
         let (encoding, sample_rate_hz, channels) = match payload_type.0 {
@@ -243,7 +244,8 @@ impl Format {
         Format::new(encoding, sample_rate_hz, channels).ok()
     }
 
-    /// Number of frames in a payload of `bytes`; `None` if that depends on its contents (Opus) or it ends within a frame.
+    /// Returns the number of frames in a payload of `bytes`. `None`: the number depends on the contents (Opus), or the payload
+    /// ends within a frame.
     #[must_use]
     pub fn payload_samples(&self, bytes: usize) -> Option<u32> {
         let frames = match self.encoding {
@@ -260,7 +262,8 @@ impl Format {
         u32::try_from(frames).ok()
     }
 
-    /// Bytes of a payload of `frames`; `None` if the encoder decides (Opus), or if they do not fill whole bytes (G.722).
+    /// Returns the number of bytes of a payload of `frames`. `None`: the encoder decides (Opus), or the frames do not fill whole
+    /// bytes (G.722).
     #[must_use]
     pub fn payload_bytes(&self, frames: usize) -> Option<usize> {
         match self.encoding {
@@ -269,8 +272,8 @@ impl Format {
         }
     }
 
-    /// The longest payload, in frames, that fits into `payload_bytes` (the MTU less headers). `None` for Opus: its encoder gets
-    /// the limit instead (`EncoderSettings::payload_bytes_max` of its codec).
+    /// Returns the longest payload, in frames, that fits into `payload_bytes` (the MTU without headers). `None` for Opus: its
+    /// encoder gets the limit instead (`EncoderSettings::payload_bytes_max` of its codec).
     #[must_use]
     pub fn max_frames_for(&self, payload_bytes: usize) -> Option<usize> {
         let longest =
@@ -282,8 +285,8 @@ impl Format {
         Some(fitting.min(longest))
     }
 
-    /// Frames of a packet of `us` microseconds, rounded to the nearest frame: AES67 calls packets of 48 frames at 44.1 kHz "1
-    /// ms".
+    /// Returns the number of frames of a packet of `us` microseconds, rounded to the nearest frame. For example, AES67 calls
+    /// packets of 48 frames at 44.1 kHz "1 ms".
     ///
     /// # Errors
     /// Fails if packets cannot last that long. The range is 0.125 to 120 ms; for Opus, it is a frame (2.5, 5, 10, 20, 40 or 60
@@ -321,22 +324,22 @@ impl Format {
         }
     }
 
-    /// Increase of RTP timestamps over `frames`.
+    /// Returns by how much RTP timestamps increase over `frames`.
     #[must_use]
     pub fn clock_units(&self, frames: u32) -> u32 {
         (u64::from(frames) * u64::from(self.clock_rate_hz) / u64::from(self.sample_rate_hz)) as u32
     }
 
-    /// Frames within `units` of RTP time.
+    /// Returns the number of frames within `units` of RTP time.
     #[must_use]
     pub fn frames_of_units(&self, units: u32) -> u64 {
         u64::from(units) * u64::from(self.sample_rate_hz) / u64::from(self.clock_rate_hz)
     }
 
-    /// Checks that [`Format::new`] accepts this format; needed because the fields are public.
+    /// Checks that [`Format::new`] would accept this format. This is needed because the fields are public.
     ///
     /// # Errors
-    /// Fails if it is invalid, with the reason.
+    /// Fails with the reason if the format is invalid.
     pub fn check(&self) -> Result<(), FormatError> {
         let valid = Format::new(self.encoding, self.sample_rate_hz, self.channels)?;
         if valid.clock_rate_hz == self.clock_rate_hz {
@@ -349,7 +352,7 @@ impl Format {
         })
     }
 
-    /// Bytes per frame, for encodings with a fixed number.
+    /// Returns the number of bytes per frame, for encodings with a fixed number.
     fn frame_bytes(&self) -> Option<usize> {
         let sample_bytes = match self.encoding {
             Encoding::Pcmu | Encoding::Pcma => 1,
@@ -361,7 +364,7 @@ impl Format {
     }
 }
 
-/// The form of an SDP `rtpmap`. Opus is "opus/48000/2" at any decoded rate and number of channels.
+/// Formats as in an SDP `rtpmap`. Opus is "opus/48000/2" at any decoded rate and number of channels.
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.encoding, self.clock_rate_hz)?;
@@ -373,7 +376,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Sample rates of audio in use, Hz: those of RFC 3551, section 4.5.11, Opus's 12 kHz and 96 kHz of studios.
+/// Sample rates that are used for audio, in Hz: those of RFC 3551, section 4.5.11, 12 kHz for Opus, and 96 kHz for studios.
 pub const SAMPLE_RATES_HZ: [u32; 13] = [
     8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 88_200, 96_000, 176_400,
     192_000,
@@ -382,7 +385,7 @@ pub const SAMPLE_RATES_HZ: [u32; 13] = [
 /// Maximum number of channels: the number that AES67 requires.
 pub const CHANNELS_MAX: u8 = 8;
 
-/// Opus's RTP clock rate (RFC 7587, section 4.1), at any encoded rate.
+/// RTP clock rate of Opus (RFC 7587, section 4.1). It is the same at any encoded rate.
 pub const OPUS_CLOCK_HZ: u32 = 48_000;
 
 /// See [`Format::clock_rate_hz`].
@@ -391,7 +394,7 @@ const G722_CLOCK_HZ: u32 = 8_000;
 /// The shortest packet time of AES67, 6 frames at 48 kHz.
 const PACKET_US_MIN: u32 = 125;
 
-/// The longest packet time of Opus, used for all encodings: more is too long for a conversation.
+/// The longest packet time of Opus. It applies to all encodings, because longer packets are not suitable for a conversation.
 const PACKET_US_MAX: u32 = 120_000;
 
 /// Frames of 2.5 to 60 ms, and packets of several frames that libopus produces (RFC 6716, sections 3.1 and 3.2).
@@ -405,7 +408,7 @@ mod tests {
     use crate::payload::static_payload;
 
     #[test]
-    fn an_rtpmap_is_written_as_it_is_read() {
+    fn rtpmaps_round_trip() {
         // Text, sample rate, channels; the texts are those of RFC 3551, 3190 and 7587.
         for (text, sample_rate_hz, channels) in [
             ("PCMU/8000", 8_000, 1),
@@ -427,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_value_and_the_allowed() {
+    fn refusals_state_the_value_and_the_allowed_values() {
         for (text, expected) in [
             (
                 "GSM/8000",
@@ -472,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn static_types_are_those_of_the_table() {
+    fn static_payload_types_equal_the_table_of_rfc_3551() {
         for number in 0..128 {
             let payload_type = PayloadType(number);
             let Some(format) = Format::of_static(payload_type) else {

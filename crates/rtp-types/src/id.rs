@@ -10,37 +10,37 @@ pub struct Ssrc(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PayloadType(pub u8);
 
-/// Sequence number of a packet, modulo 2^16. Not ordered: see [`SeqNum::distance_from`] and [`ExtSeq`].
+/// Sequence number of a packet, modulo 2^16. It has no order: see [`SeqNum::distance_from`] and [`ExtSeq`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeqNum(pub u16);
 
 impl SeqNum {
-    /// The number `n` packets later.
+    /// Returns the number `n` packets later.
     #[must_use]
     pub fn plus(self, n: u16) -> SeqNum {
         SeqNum(self.0.wrapping_add(n))
     }
 
-    /// Number of packets from `other` to this one, the short way round: -32768..=32767.
+    /// Returns the number of packets from `other` to this one, in the shorter direction: -32768..=32767.
     #[must_use]
     pub fn distance_from(self, other: SeqNum) -> i32 {
         i32::from(self.0.wrapping_sub(other.0) as i16)
     }
 }
 
-/// Sequence number that has been extended by its wrap-arounds, so that it can be ordered and subtracted. A stream starts in
-/// cycle 1, so that packets from before its first one have numbers, too.
+/// Sequence number that is extended by its wrap-arounds, so that it can be ordered and subtracted. A stream starts in cycle 1, so
+/// that packets from before the first one have numbers, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExtSeq(pub u64);
 
 impl ExtSeq {
-    /// The extended number of a stream's first packet.
+    /// Returns the extended number of a stream's first packet.
     #[must_use]
     pub fn first(seq: SeqNum) -> ExtSeq {
         ExtSeq(1 << 16 | u64::from(seq.0))
     }
 
-    /// The extended number of `seq` that is nearest to this one, or to 0 if it would be below.
+    /// Returns the extended number of `seq` that is nearest to this one. The result is 0 if that number would be negative.
     #[must_use]
     pub fn nearest(self, seq: SeqNum) -> ExtSeq {
         ExtSeq(
@@ -49,7 +49,7 @@ impl ExtSeq {
         )
     }
 
-    /// The number in a packet.
+    /// Returns the number as in a packet.
     #[must_use]
     pub fn seq(self) -> SeqNum {
         SeqNum(self.0 as u16)
@@ -61,13 +61,13 @@ impl ExtSeq {
 pub struct RtpTime(pub u32);
 
 impl RtpTime {
-    /// The time `units` later.
+    /// Returns the time `units` later.
     #[must_use]
     pub fn plus(self, units: u32) -> RtpTime {
         RtpTime(self.0.wrapping_add(units))
     }
 
-    /// Units from `other` to this one, the short way round.
+    /// Returns the number of units from `other` to this time, in the shorter direction.
     #[must_use]
     pub fn distance_from(self, other: RtpTime) -> i64 {
         i64::from(self.0.wrapping_sub(other.0) as i32)
@@ -79,13 +79,13 @@ impl RtpTime {
 pub struct NtpTime(pub u64);
 
 impl NtpTime {
-    /// The wall clock this long after the start of 1970.
+    /// Returns the wall-clock time this long after the start of 1970.
     #[must_use]
     pub fn at_unix_ns(since_1970_ns: u64) -> NtpTime {
         NtpTime(NTP_AT_1970_S << 32).plus_ns(since_1970_ns)
     }
 
-    /// The time `ns` nanoseconds later.
+    /// Returns the time `ns` nanoseconds later.
     #[must_use]
     pub fn plus_ns(self, ns: u64) -> NtpTime {
         let (seconds, rest) = (ns / NS_PER_S, ns % NS_PER_S);
@@ -96,7 +96,7 @@ impl NtpTime {
         )
     }
 
-    /// The middle 32 bits, as LSR and DLSR use them: units of 1/65536 s (RFC 3550, section 6.4.1).
+    /// Returns the middle 32 bits, as LSR and DLSR use them: units of 1/65536 s (RFC 3550, section 6.4.1).
     #[must_use]
     pub fn middle(self) -> u32 {
         (self.0 >> 16) as u32
@@ -108,7 +108,7 @@ const NTP_AT_1970_S: u64 = 2_208_988_800;
 
 pub use threadbare_base::NS_PER_S;
 
-/// Far above any media clock, but low enough that products of rate and time cannot overflow.
+/// Maximum clock rate. It is far above any media clock, but so low that products of rate and time cannot overflow.
 pub const CLOCK_RATE_HZ_MAX: u32 = 10_000_000;
 
 impl fmt::Display for Ssrc {

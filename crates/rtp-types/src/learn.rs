@@ -4,20 +4,20 @@
 /// rules in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learn {
-    /// Never: only the signalled address counts.
+    /// No address is learned: only the signalled address counts.
     Never,
-    /// One address is learned unless the signalled address sends. It changes with a new offer or answer, with the port of a NAT,
-    /// or by authenticated packets.
+    /// One address is learned, unless packets come from the signalled address. The learned address changes with a new offer or
+    /// answer, with the port of a NAT, or with authenticated packets.
     Once(Once),
-    /// Like [`Once`](Learn::Once). In addition, another host is accepted when the present one has been silent for this long.
-    /// This is for media servers that take over, and for sources that are restarted elsewhere.
+    /// Acts as [`Once`](Learn::Once), and also accepts another host when the present one has been silent for this long. This is
+    /// for media servers that take over, and for sources that are restarted elsewhere.
     Follow {
         /// The required silence, ms.
         silence_ms: u32,
     },
-    /// Addresses do not count, except that the signalled one wins. The sender with the current SSRC is the peer, and another
-    /// SSRC follows once that sender is overdue. This is for groups, and for closed networks. Nothing is sent to an address
-    /// that is learned in this way.
+    /// Packets from any address are accepted, but the signalled address has priority. The peer is the sender with the current
+    /// SSRC. When that sender is overdue, another SSRC may take its place. This is for groups, and for closed networks. Nothing
+    /// is sent to an address that is learned in this way.
     Anyone,
 }
 
@@ -26,8 +26,8 @@ pub enum Learn {
 pub struct Once {
     /// Method of choosing the address.
     pub method: Method,
-    /// Time after which the address is fixed, counted from the first packet of the party, ms; `None`: a NAT may move its port at
-    /// any time.
+    /// Time after which the address is fixed, in ms, counted from the first packet of the party. `None`: the address is never
+    /// fixed, because a NAT may change the port at any time.
     pub fixed_ms: Option<u32>,
 }
 
@@ -36,10 +36,10 @@ pub struct Once {
 pub enum Method {
     /// Accepts an address with its second packet.
     Immediate,
-    /// Accepts an address with its fifth packet. Another one may follow within three seconds, when the first one falls silent.
+    /// Accepts an address with its fifth packet. If this address falls silent within three seconds, another one may replace it.
     Delayed,
-    /// Accepts an address with its fifth packet. One that is more similar to the signalled address may follow within three
-    /// seconds.
+    /// Accepts an address with its fifth packet. Within three seconds, an address that is more similar to the signalled address
+    /// may replace it.
     #[default]
     Heuristic,
 }

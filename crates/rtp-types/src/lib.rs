@@ -1,8 +1,8 @@
-//! Basic types of RTP audio: numbers, payload types, formats, keys from SDP, and rules for destinations of media. Values only,
-//! without codecs or ciphers.
+//! Basic types of RTP audio: numbers, payload types, formats, keys from SDP, and rules for destinations of media. They are only
+//! values, without codecs or ciphers.
 //!
-//! For programs that describe media to others, by SDP or another protocol, and leave the media itself to another program or
-//! crate:
+//! The crate is for programs that describe media to others, by SDP or another protocol, and leave the media itself to another
+//! program or crate:
 //!
 //! ```
 //! use threadbare_rtp_types::format::Format;

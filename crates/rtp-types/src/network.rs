@@ -14,7 +14,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether it contains the address.
+    /// Whether the range contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_as_written() {
+    fn networks_round_trip() {
         // RFC 5737 and RFC 3849: addresses for documentation.
         let cases = [
             ("192.0.2.0/24", "192.0.2.255", true),

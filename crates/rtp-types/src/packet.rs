@@ -1,7 +1,7 @@
 //! A received RTP packet: the header's fields and the position of the payload.
 //!
-//! The checks are those of RFC 3550, appendix A.1, that concern a single packet: version 2, CSRC list, extension and
-//! padding within the packet. Callers who know the stream check the payload type and the sequence number.
+//! The checks are those of RFC 3550, appendix A.1, that concern a single packet: version 2; CSRC list, extension and padding
+//! within the packet. Callers who know the stream check the payload type and the sequence number.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ pub enum PacketError {
     #[error("RTP version {0}, expected 2")]
     Version(u8),
     /// The datagram ends before its header, its CSRC list, its extension or its padding does.
-    #[error("{actual} bytes, the packet needs at least {expected}")]
+    #[error("the packet has {actual} bytes, but needs at least {expected}")]
     Truncated {
-        /// Bytes needed, as far as parsed.
+        /// Number of bytes needed, as far as the datagram was parsed.
         expected: usize,
         /// Bytes available.
         actual: usize,
@@ -52,69 +52,69 @@ impl<'a> Packet<'a> {
     /// Checks `data`, a whole datagram, and reads it as an RTP packet.
     ///
     /// # Errors
-    /// The datagram is not an RTP packet of version 2 (RFC 3550, section 5.1 and appendix A.1).
+    /// Fails if the datagram is not an RTP packet of version 2 (RFC 3550, section 5.1 and appendix A.1).
     pub fn parse(data: &'a [u8]) -> Result<Packet<'a>, PacketError> {
         let fields = RtpPacket::parse(data)?;
         Ok(Packet { data, fields })
     }
 
-    /// The packet's source.
+    /// Returns the packet's source.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         Ssrc(self.fields.ssrc())
     }
 
-    /// Sequence number.
+    /// Returns the sequence number.
     #[must_use]
     pub fn seq(&self) -> SeqNum {
         SeqNum(self.fields.sequence_number())
     }
 
-    /// Timestamp, in units of the payload's clock rate.
+    /// Returns the timestamp, in units of the payload's clock rate.
     #[must_use]
     pub fn time(&self) -> RtpTime {
         RtpTime(self.fields.timestamp())
     }
 
-    /// Payload type.
+    /// Returns the payload type.
     #[must_use]
     pub fn payload_type(&self) -> PayloadType {
         PayloadType(self.fields.payload_type())
     }
 
-    /// The marker bit; for audio: the first packet after a silence (RFC 3551, section 4.1).
+    /// Returns the marker bit. For audio, it marks the first packet after a silence (RFC 3551, section 4.1).
     #[must_use]
     pub fn marker(&self) -> bool {
         self.fields.marker_bit()
     }
 
-    /// Number of contributing sources, 0..=15.
+    /// Returns the number of contributing sources, 0..=15.
     #[must_use]
     pub fn csrc_count(&self) -> u8 {
         self.fields.n_csrcs()
     }
 
-    /// Iterates over the contributing sources.
+    /// Returns the contributing sources.
     pub fn csrcs(&self) -> impl Iterator<Item = Ssrc> + '_ {
         self.fields.csrc().map(Ssrc)
     }
 
-    /// Position of the payload in the datagram, in bytes: after the header, the CSRC list and the extension, without the padding.
-    /// It may be empty.
+    /// Returns the position of the payload in the datagram, in bytes: after the header, the CSRC list and the extension, and
+    /// without the padding. It may be empty.
     #[must_use]
     pub fn payload_range(&self) -> Range<usize> {
         let start = self.fields.payload_offset();
         start..start + self.fields.payload_len()
     }
 
-    /// The payload without padding.
+    /// Returns the payload without padding.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         &self.data[self.payload_range()]
     }
 }
 
-/// Contents of a datagram, and thus the port of a leg to which it belongs; with mux, one port has both.
+/// The kind of a datagram. It determines the port of a leg for the datagram. With mux, one port is for both kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Channel {
     /// Media.
@@ -124,8 +124,8 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// The contents of `data` that arrived on this port. The data itself decides only with mux: without it, RTP may have payload
-    /// types 64 to 95.
+    /// Returns the kind of `data`, which arrived on this port. With mux, the data itself determines the kind. Without mux, the
+    /// port determines it, because RTP may then have payload types 64 to 95.
     #[inline]
     #[must_use]
     pub fn carried(self, mux: bool, data: &[u8]) -> Channel {
@@ -138,8 +138,8 @@ impl Channel {
 
 /// Whether a datagram from a port with mux is RTCP (RFC 5761, section 4). For a port of any kind, see [`Channel::carried`].
 ///
-/// The second octet of an RTCP packet is its type, in 192..=223. In an RTP packet it is the marker bit and a payload
-/// type; RFC 5761 bars 64..=95 for that reason. The rest of the packet is not examined.
+/// The second octet of an RTCP packet is its type, in 192..=223. In an RTP packet, it is the marker bit and a payload type. RFC
+/// 5761 forbids payload types 64..=95, so that the two cannot be confused. The rest of the packet is not examined.
 #[must_use]
 pub fn is_rtcp(data: &[u8]) -> bool {
     data.get(1)

@@ -1,4 +1,4 @@
-//! Payload types: the static ones of RFC 3551, section 6, tables 4 and 5, and sets of them.
+//! Payload types: the static types of RFC 3551, section 6, tables 4 and 5, and sets of types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct StaticPayload {
     pub channels: u32,
 }
 
-/// The meaning of `payload_type`; `None` for dynamic, reserved and unassigned ones.
+/// Returns the meaning of `payload_type`; `None` for dynamic, reserved and unassigned types.
 #[must_use]
 pub fn static_payload(payload_type: PayloadType) -> Option<StaticPayload> {
     let (media, encoding_name, clock_rate_hz, channels) = match payload_type.0 {
@@ -58,10 +58,10 @@ pub fn static_payload(payload_type: PayloadType) -> Option<StaticPayload> {
     })
 }
 
-/// Comfort noise (RFC 3389): appears among packets of another type without changing the stream's type.
+/// Comfort noise (RFC 3389). It appears among packets of another type, and does not change the type of the stream.
 pub const COMFORT_NOISE: PayloadType = PayloadType(13);
 
-/// A set of payload types. As text: numbers from 0 to 127 separated by commas; empty for all of them.
+/// A set of payload types. As text: numbers from 0 to 127 separated by commas; an empty text is the set of all types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PayloadTypes(u128);
 
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_written_as_it_is_read() {
+    fn sets_of_payload_types_round_trip() {
         for (text, shown) in [
             ("", ""),
             ("0", "0"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_static_or_not() {
+    fn the_static_payload_types_are_those_of_rfc_3551() {
         // RFC 3551, tables 4 and 5: 1, 2 and 19 are reserved, 20 to 24, 27, 29 and 30 unassigned, from 35 on unassigned,
         // reserved against confusion with RTCP, or dynamic.
         for n in 0..=127 {

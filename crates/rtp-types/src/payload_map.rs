@@ -1,4 +1,4 @@
-//! Contents of payload types, as agreed on with a peer.
+//! The meaning of payload types that was agreed on with a peer.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -8,7 +8,7 @@ use crate::format::Format;
 use crate::id::{CLOCK_RATE_HZ_MAX, PayloadType};
 use crate::payload::{COMFORT_NOISE, static_payload};
 
-/// Content of a payload type.
+/// The content of packets of a payload type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
     /// Audio that can be decoded.
@@ -21,24 +21,24 @@ pub enum Carries {
     ComfortNoise,
 }
 
-/// Identifies a codec that is only forwarded: the same number in the maps of both sides means the same packets. The creator of
-/// the maps chooses the numbers, because names are ambiguous: AMR has two packet formats.
+/// Identifies a codec whose packets are only forwarded. The same number in the maps of both sides means the same packets. The
+/// creator of the maps chooses the numbers, because names are ambiguous: for example, AMR has two packet formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OpaqueCodec(pub u32);
 
 /// One payload type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Payload {
-    /// Its number.
+    /// The number of the payload type.
     pub payload_type: PayloadType,
-    /// Its contents.
+    /// The content of its packets.
     pub carries: Carries,
     /// Units of its timestamps per second.
     pub clock_rate_hz: u32,
 }
 
 impl Payload {
-    /// Audio of this format.
+    /// Returns audio of this format.
     #[must_use]
     pub fn audio(payload_type: u8, format: Format) -> Payload {
         Payload {
@@ -48,7 +48,7 @@ impl Payload {
         }
     }
 
-    /// Telephone events.
+    /// Returns telephone events.
     #[must_use]
     pub fn telephone_event(payload_type: u8, clock_rate_hz: u32) -> Payload {
         Payload {
@@ -58,7 +58,7 @@ impl Payload {
         }
     }
 
-    /// Comfort noise.
+    /// Returns comfort noise.
     #[must_use]
     pub fn comfort_noise(payload_type: u8, clock_rate_hz: u32) -> Payload {
         Payload {
@@ -75,13 +75,13 @@ pub enum PayloadMapError {
     /// No payload type carries audio.
     #[error("no payload type carries audio: at least one is needed")]
     NoAudio,
-    /// Outside 0..=127, or a number that RFC 5761, section 4, reserves for RTCP on a port shared with RTP.
+    /// The number is outside of 0..=127, or RFC 5761, section 4, reserves it for RTCP on a port shared with RTP.
     #[error("payload type {0}, must be 0 to 63 or 96 to 127")]
     Number(u8),
     /// Two entries have the same number.
     #[error("payload type {0} occurs twice")]
     Twice(PayloadType),
-    /// A clock rate of 0, or above the limit of the jitter buffer.
+    /// The clock rate is 0, or above the limit of the jitter buffer.
     #[error(
         "payload type {payload_type}: clock rate {rate_hz} Hz, must be 1 to {CLOCK_RATE_HZ_MAX}"
     )]
@@ -93,13 +93,13 @@ pub enum PayloadMapError {
     },
 }
 
-/// All payload types of a leg, the preferred audio first. One look-up per packet.
+/// All payload types of a leg, with the preferred audio first. Each packet needs one look-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadMap {
     entries: Box<[Payload]>,
     /// Index of each payload type's entry, plus 1; 0: none.
     places: [u8; 128],
-    /// Types without an entry are assumed to use the audio's clock rate.
+    /// Whether types without an entry are assumed to have the audio's clock rate.
     is_open: bool,
 }
 
@@ -107,7 +107,7 @@ impl PayloadMap {
     /// Creates a map of these entries, with the preferred audio first.
     ///
     /// # Errors
-    /// See [`PayloadMapError`].
+    /// Fails with the reason if the entries are not a valid map ([`PayloadMapError`]).
     pub fn new(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
         let mut numbers = entries.iter().map(|entry| entry.payload_type.0);
         match numbers.find(|number| RTCP_NUMBERS.contains(number)) {
@@ -116,10 +116,10 @@ impl PayloadMap {
         }
     }
 
-    /// [`new`](Self::new) for a leg whose RTCP has a separate port: 64 to 95 are ordinary numbers there.
+    /// Acts as [`new`](Self::new), for a leg whose RTCP has a separate port. On such a leg, 64 to 95 are ordinary numbers.
     ///
     /// # Errors
-    /// See [`PayloadMapError`].
+    /// Fails with the reason if the entries are not a valid map ([`PayloadMapError`]).
     pub fn without_mux(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
         let mut places = [0; 128];
         for (place, entry) in entries.iter().enumerate() {
@@ -149,11 +149,11 @@ impl PayloadMap {
         }
     }
 
-    /// [`new`](Self::new) for the payload types that a side accepts: several formats may have one number, because only one of
-    /// them is sent.
+    /// Acts as [`new`](Self::new), for the payload types that a side accepts. Several formats may have the same number, because
+    /// only one of them is sent.
     ///
     /// # Errors
-    /// See [`PayloadMapError`].
+    /// Fails with the reason if the entries are not a valid map ([`PayloadMapError`]).
     pub fn to_send(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
         let mut once: Vec<Payload> = Vec::new();
         for entry in entries {
@@ -173,8 +173,8 @@ impl PayloadMap {
         Ok(map)
     }
 
-    /// Creates a map of all payload types, for packets that are only forwarded. The static ones have their clock rates (RFC 3551,
-    /// section 6), the others this one, or none. Static ones with a [`Format`] can have listeners.
+    /// Creates a map of all payload types, for packets that are only forwarded. Static types have their own clock rates (RFC
+    /// 3551, section 6). The other types have `clock_rate_hz`, if it is given. Static types with a [`Format`] can have listeners.
     ///
     /// # Errors
     /// Fails if the clock rate is out of range.
@@ -187,7 +187,7 @@ impl PayloadMap {
                 let carries = match Format::of_static(payload_type) {
                     Some(format) => Carries::Audio(format),
                     None if payload_type == COMFORT_NOISE => Carries::ComfortNoise,
-                    // A static number has a fixed meaning; both sides agree on the others.
+                    // A static number has a fixed meaning. Both sides have agreed on the meaning of the other numbers.
                     None if fixed.is_some() => Carries::Opaque(OpaqueCodec(u32::from(number) + 1)),
                     None => Carries::Opaque(OpaqueCodec::default()),
                 };
@@ -201,10 +201,11 @@ impl PayloadMap {
         PayloadMap::open(&entries)
     }
 
-    /// [`new`](Self::new) for packets that are only forwarded: types without an entry are assumed to use the audio's clock rate.
+    /// Acts as [`new`](Self::new), for packets that are only forwarded. Types without an entry are assumed to have the audio's
+    /// clock rate.
     ///
     /// # Errors
-    /// See [`PayloadMapError`].
+    /// Fails with the reason if the entries are not a valid map ([`PayloadMapError`]).
     pub fn open(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
         let map = PayloadMap::new(entries)?;
         Ok(PayloadMap {
@@ -213,7 +214,7 @@ impl PayloadMap {
         })
     }
 
-    /// A shared map for all users with the same contents: thousands of legs then use the same cache lines.
+    /// Returns a map that all users with the same contents share, so that thousands of legs use the same cache lines.
     #[must_use]
     pub fn shared(self) -> Arc<PayloadMap> {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,7 +231,7 @@ impl PayloadMap {
         map
     }
 
-    /// The map for a port's packets: with mux, the numbers that RTCP uses have no entry.
+    /// Returns the map for a port's packets. With mux, the numbers that RTCP uses have no entry.
     #[must_use]
     pub fn received(map: Arc<PayloadMap>, mux: bool) -> Arc<PayloadMap> {
         let numbers = usize::from(*RTCP_NUMBERS.start())..=usize::from(*RTCP_NUMBERS.end());
@@ -242,7 +243,7 @@ impl PayloadMap {
         map.shared()
     }
 
-    /// Clock rate of this payload type next to audio of `audio_hz`, if known.
+    /// Returns the clock rate of this payload type in a stream with audio of `audio_hz`, if it is known.
     #[must_use]
     pub fn clock_rate_hz(&self, payload_type: PayloadType, audio_hz: u32) -> Option<u32> {
         match self.get(payload_type) {
@@ -251,7 +252,7 @@ impl PayloadMap {
         }
     }
 
-    /// The contents of this payload type, if it was agreed on.
+    /// Returns the entry of this payload type, if it was agreed on.
     #[inline]
     #[must_use]
     pub fn get(&self, payload_type: PayloadType) -> Option<&Payload> {
@@ -259,21 +260,21 @@ impl PayloadMap {
         self.entries.get(usize::from(place).wrapping_sub(1))
     }
 
-    /// The audio to send.
+    /// Returns the audio to send.
     #[must_use]
     pub fn audio(&self) -> &Payload {
         let audio = self.entries.iter().find(|entry| entry.is_audio());
         audio.unwrap_or(&self.entries[0])
     }
 
-    /// The telephone events for audio of this clock rate, otherwise those of another rate.
+    /// Returns the telephone events for audio of this clock rate. If there are none, returns those of another rate.
     #[must_use]
     pub fn telephone_event(&self, clock_rate_hz: u32) -> Option<&Payload> {
         self.beside(Carries::TelephoneEvent, clock_rate_hz)
     }
 
-    /// The comfort noise for audio of this clock rate. RFC 3389, section 4: "The RTP clock rate [...] is the same as that of the
-    /// codec".
+    /// Returns the comfort noise for audio of this clock rate. RFC 3389, section 4: "The RTP clock rate [...] is the same as that
+    /// of the codec".
     #[must_use]
     pub fn comfort_noise(&self, clock_rate_hz: u32) -> Option<&Payload> {
         self.beside(Carries::ComfortNoise, clock_rate_hz)
@@ -287,14 +288,14 @@ impl PayloadMap {
             .or_else(|| of_kind().next())
     }
 
-    /// All entries.
+    /// Returns all entries.
     pub fn iter(&self) -> impl Iterator<Item = &Payload> {
         self.entries.iter()
     }
 }
 
 impl Payload {
-    /// Whether it carries audio, decoded or only forwarded.
+    /// Whether the packets contain audio, decoded or only forwarded.
     #[must_use]
     pub fn is_audio(&self) -> bool {
         matches!(self.carries, Carries::Audio(_) | Carries::Opaque(_))
@@ -306,5 +307,6 @@ const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 /// The shared maps that are in use.
 static KNOWN: Mutex<Vec<Weak<PayloadMap>>> = Mutex::new(Vec::new());
-/// Maximum number of shared maps. Each new map is compared with all of them. A gateway has a few; further ones are not shared.
+/// Maximum number of shared maps. Each new map is compared with all of them. A gateway needs only a few; if there are more than
+/// this, the others are not shared.
 const KNOWN_MAX: usize = 64;

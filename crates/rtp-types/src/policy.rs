@@ -12,11 +12,11 @@
 //! | in [`allow`](MediaPolicy::allow) | allowed |
 //! | in [`deny`](MediaPolicy::deny) | forbidden |
 //! | loopback, from a leg whose address is not loopback | forbidden |
-//! | a media port of this relay, from a leg at another address, unless one of them moves between nodes | forbidden |
+//! | a media port of this relay, from a leg at another address, unless one of the two addresses moves between nodes | forbidden |
 //! | any other | allowed |
 //!
-//! Two calls may send to each other at one address, if a proxy routed a call through this relay twice. Each is then the party
-//! of the other. In a cluster, the two calls may use two of the movable addresses.
+//! If a proxy routed a call through this relay twice, two calls send to each other at one address. Each call is then the party of
+//! the other. In a cluster, the two calls may use two of the movable addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::network::Network;
 
-/// The rules for destinations of media. See the module.
+/// The rules for destinations of media. See the module's documentation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MediaPolicy {
     /// Exceptions from `deny`, and from the rules for loopback and for other media ports.
@@ -33,7 +33,7 @@ pub struct MediaPolicy {
     pub deny: Vec<Network>,
     /// Ports of the services of this process, at any address of this machine.
     pub services: Vec<u16>,
-    /// Addresses of this machine; those of loopback and of `media` need not be among them.
+    /// Addresses of this machine. Addresses of loopback and of `media` need not be in this list.
     pub own: Vec<IpAddr>,
     /// Broadcast addresses of the networks of this machine.
     pub broadcasts: Vec<IpAddr>,
@@ -46,36 +46,36 @@ pub struct MediaPolicy {
 pub struct MediaPorts {
     /// Local address of the ports.
     pub address: IpAddr,
-    /// Address in descriptions; differs behind a NAT.
+    /// Address in descriptions. It differs from the local address if the relay is behind a NAT.
     pub advertised: IpAddr,
     /// First port.
     pub first: u16,
     /// Last port.
     pub last: u16,
-    /// The address moves between the nodes of a cluster.
+    /// Whether the address moves between the nodes of a cluster.
     pub moves: bool,
 }
 
 /// Why a destination gets no media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Forbidden {
-    /// Unspecified, multicast, broadcast or reserved.
-    #[error("it is not the address of a host")]
+    /// The destination is unspecified, multicast, broadcast or reserved.
+    #[error("the address is not that of a host")]
     NoHost,
-    /// A port of the machine's services.
-    #[error("it is a service of this machine")]
+    /// The destination is a port of the machine's services.
+    #[error("a service of this machine uses the address")]
     Service,
-    /// A port of the call that would send there.
-    #[error("it is a port of the call itself, or is forwarded back to one")]
+    /// The destination is a port of the call that would send there.
+    #[error("the packets would return to a port of the same call")]
     SameCall,
-    /// In [`MediaPolicy::deny`].
-    #[error("its network is denied by configuration")]
+    /// The destination is in [`MediaPolicy::deny`].
+    #[error("the configuration denies media to the network of the address")]
     Denied,
-    /// Loopback, from a leg that is not on loopback.
-    #[error("it is a loopback address, and the port of the call is not")]
+    /// The destination is on loopback, but the leg is not.
+    #[error("the address is on loopback, but the port of the call is not")]
     Loopback,
-    /// A media port at another address than the leg's.
-    #[error("it is a media port of another interface")]
+    /// The destination is a media port at another address than the leg's.
+    #[error("the address is a media port of another interface")]
     OtherInterface,
 }
 
@@ -83,7 +83,7 @@ impl MediaPolicy {
     /// Decides whether a call's leg at address `leg` may send to `to`. `ports`: local addresses of all ports of the call.
     ///
     /// # Errors
-    /// The first rule that forbids the destination.
+    /// Fails with the first rule that forbids the destination.
     pub fn judge(
         &self,
         leg: IpAddr,
@@ -112,14 +112,14 @@ impl MediaPolicy {
         if ip.is_loopback() && !leg.is_loopback() {
             return Err(Forbidden::Loopback);
         }
-        // The local address is compared, because parties behind the same NAT share the advertised one.
+        // Compare the local addresses, because parties behind the same NAT share the advertised address.
         if ip != leg && self.has_media_port(to) && !self.moves(ip) && !self.moves(leg) {
             return Err(Forbidden::OtherInterface);
         }
         Ok(())
     }
 
-    /// The local address of a media port, for its local or advertised address; other addresses are returned unchanged.
+    /// Returns the local address of a media port for its local or advertised address. Returns other addresses unchanged.
     #[must_use]
     pub fn local(&self, address: SocketAddr) -> SocketAddr {
         let ip = address.ip().to_canonical();
@@ -160,20 +160,21 @@ impl MediaPorts {
     }
 }
 
-/// Whether it is not the address of a single host.
+/// Whether the address is not that of a single host.
 fn is_no_host(ip: IpAddr) -> bool {
     match ip {
-        // RFC 1122, section 3.2.1.3: "this host on this network"; RFC 1112, section 4: class E, with the limited broadcast
-        // address in it.
+        // RFC 1122, section 3.2.1.3: "this host on this network"; RFC 1112, section 4: class E, which includes the limited
+        // broadcast address.
         IpAddr::V4(ip) => ip.octets()[0] == 0 || ip.is_multicast() || ip.octets()[0] >= 240,
-        // RFC 4291, section 2.5.5.1: IPv4-compatible addresses are deprecated; `::` is among them.
+        // RFC 4291, section 2.5.5.1: IPv4-compatible addresses are deprecated. `::` is one of them.
         IpAddr::V6(ip) => ip.is_multicast() || !ip.is_loopback() && ip.segments()[..6] == [0; 6],
     }
 }
 
 /// RFC 6335, section 6: system ports are 0 to 1023. No party has its media there.
 const SYSTEM_PORT_LAST: u16 = 1023;
-/// RFC 3261, section 19.1.2: SIP and SIPS. The proxy that controls this relay may be on the same machine, and trust it.
+/// RFC 3261, section 19.1.2: the ports of SIP and SIPS. The proxy that controls this relay may be on the same machine, and may
+/// trust it.
 const SIP_PORTS: [u16; 2] = [5060, 5061];
 
 #[cfg(test)]
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(judge("10.1.0.1", "10.0.0.1:2223"), Err(Forbidden::Service));
     }
 
-    /// The table of the module.
+    /// Checks each rule of the module's table with some destinations.
     #[test]
     fn each_rule_forbids_the_networks_of_the_table() {
         use Forbidden::*;
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(judge("224.0.0.1:4000"), Err(Forbidden::NoHost));
     }
 
-    /// Half of the addresses are those that the rules are about.
+    /// Half of the generated addresses are covered by a rule.
     fn address() -> impl Strategy<Value = SocketAddr> {
         let special = prop::sample::select(vec![
             [127, 0, 0, 1],
@@ -308,7 +309,7 @@ mod tests {
     }
 
     proptest! {
-        /// The rules again, by the text of the addresses.
+        /// Compares the verdicts with the rules, which are written again here with the text of the addresses.
         #[test]
         fn permitted_destinations_break_no_rule(
             to in address(), leg in prop::sample::select(vec!["10.0.0.1", "10.1.0.1", "127.0.0.1"]), port in 30_000_u16..40_000,
@@ -333,7 +334,7 @@ mod tests {
             if first == 0 || first >= 224 || text.starts_with("ff") {
                 prop_assert!(!passes, "no host: {to}");
             }
-            // The same host in the other notation.
+            // Compare with the same host in the other notation.
             if let IpAddr::V4(v4) = to.ip() {
                 let mapped = SocketAddr::new(v4.to_ipv6_mapped().into(), to.port());
                 prop_assert_eq!(policy().judge(leg, &ports, mapped).is_ok(), passes);

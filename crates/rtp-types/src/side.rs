@@ -3,7 +3,7 @@
 /// A party of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The first one.
+    /// The first party.
     A,
     /// The other party.
     B,
@@ -13,7 +13,7 @@ impl Side {
     /// Both parties, A first.
     pub const BOTH: [Side; 2] = [Side::A, Side::B];
 
-    /// The party at the far end.
+    /// Returns the other party.
     #[must_use]
     pub fn other(self) -> Side {
         match self {

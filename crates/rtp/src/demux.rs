@@ -72,10 +72,10 @@ pub struct Learning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DemuxError {
     /// A static route has the same filter.
-    #[error("there is a route for this filter already")]
+    #[error("another route already has this filter")]
     Duplicate,
     /// The number of static routes is at [`ROUTES_MAX`], or learned routes are disabled.
-    #[error("no room for another route")]
+    #[error("the table has no room for another route")]
     Full,
 }
 

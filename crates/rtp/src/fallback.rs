@@ -254,7 +254,7 @@ mod tests {
 
     /// Half a second on, a second off: never healthy for two seconds.
     #[test]
-    fn a_flapping_input_is_left_alone() {
+    fn an_input_that_fails_repeatedly_is_not_used_again_too_soon() {
         let flapping = (0..30).flat_map(|n| stream(0, 1000 + n * 1500, 1500 + n * 1500));
         let heard: Vec<_> = flapping.collect();
         assert_eq!(play(&[tone(500, 2000)], &heard, 45_000), [to(500, 0, 1)]);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn better_inputs_are_taken_back_in_order() {
+    fn recovered_inputs_replace_worse_ones_in_order() {
         let configs = [live(500, 1000), tone(300, 2000)];
         let heard = {
             let mut heard = [stream(1, 4000, 20_000), stream(0, 10_000, 20_000)].concat();

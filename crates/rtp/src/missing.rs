@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_bounded() {
+    fn the_list_of_missing_packets_is_bounded() {
         let mut missing = missing_after(&[0]);
         for number in 1..1000 {
             missing.handle(0, A, SeqNum(number * 30));

@@ -389,7 +389,7 @@ mod tests {
 
     /// In another implementation, the jitter value never decreased.
     #[test]
-    fn jitter_decays_to_nothing() {
+    fn the_jitter_decays_to_zero_on_a_steady_stream() {
         let mut reception = Reception::new(RATE_HZ);
         let mut arrive = |packet: u64, late_ns: u64| {
             let time = RtpTime(packet as u32 * 160);

@@ -1,8 +1,8 @@
 //! Addresses of the agents' memory, for prefetching before they run.
 //!
-//! A thread runs thousands of agents in turn, so an agent's memory has left the cache when it runs again. Its addresses could be
-//! read from its slot, but that would mean waiting for the slot. So this list keeps the addresses of all agents together. They
-//! are hints: they are prefetched, and never dereferenced.
+//! A thread runs thousands of agents in turn, so by its next run, an agent's memory has left the cache. The agent's slot has the
+//! addresses to prefetch, but the slot has left the cache, too. So this list stores the addresses of all agents together. The
+//! addresses are hints: they are prefetched, and never dereferenced.
 
 use crate::sys::{CACHE_LINE, prefetch};
 
@@ -12,7 +12,7 @@ pub(crate) struct Footprint {
     slot: usize,
     agent: usize,
     agent_lines: usize,
-    /// The agent's wake-up, which another thread may have used last.
+    /// Address of the agent's wake-up. Another thread may have used it last, so it may be in another core's cache.
     wake: usize,
 }
 
@@ -51,10 +51,10 @@ fn address<T: ?Sized>(of: &T) -> usize {
     std::ptr::from_ref(of).cast::<u8>().addr()
 }
 
-/// Number of agents between one step of prefetching and the next. Two agents take some microseconds, longer than a fetch from
-/// memory.
+/// Number of agents by which prefetching is ahead, at each of its steps. Two agents run for some microseconds, which is longer
+/// than a fetch from memory takes.
 pub(crate) const AHEAD: usize = 2;
-/// Number of cache lines of a slot, which may begin within a line.
+/// Number of a slot's cache lines to fetch. A slot may begin within a line.
 const SLOT_LINES: usize = 2;
-/// Cache lines of an agent worth fetching: the beginning, with the hot fields.
+/// Maximum number of an agent's cache lines to fetch. The fields that each run uses are at the agent's beginning.
 const AGENT_LINES_MAX: usize = 10;

@@ -1,4 +1,4 @@
-//! Waiting for a future on an ordinary thread, which parks without polling.
+//! Runs a future on an ordinary thread, which sleeps until the future is woken.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use crate::sys::clock_now_ns;
 
-/// Runs `future` to its end on this thread, which sleeps while the future is pending. [`sleep_until`](crate::sleep_until) works
-/// inside it. On a shard's thread this blocks all other residents: await instead.
+/// Runs `future` on this thread until it completes. The thread sleeps while the future is pending.
+/// [`sleep_until`](crate::sleep_until) works inside `future`. Do not call this on a shard's thread, because it blocks all other
+/// agents and tasks of the shard; await the future there instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let parker = Arc::new(Parker {
         thread: thread::current(),
@@ -54,7 +55,7 @@ thread_local! {
     static ALARM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The alarm of the surrounding `block_on`, restored even after a panic.
+/// The alarm of an outer `block_on`, which is restored when the inner one ends, even after a panic.
 struct Alarm(Option<u64>);
 
 impl Drop for Alarm {

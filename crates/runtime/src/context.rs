@@ -1,4 +1,4 @@
-//! Named contexts: users of the same name share the same threads.
+//! Named contexts. All users of a name share the same threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Number of threads for the value of `threads`.
+    /// Returns the number of threads that the value of `threads` means.
     pub fn thread_count(&self) -> usize {
         match self.threads {
             0 if !self.scheduling.affinity.is_empty() => self.scheduling.affinity.len(),
@@ -57,11 +57,11 @@ impl fmt::Display for Settings {
     }
 }
 
-/// The requested settings differ from those of the first user, which apply.
+/// The requested settings differ from those of the first user. The settings of the first user apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "context '{name}' already runs with {stands}; the requested {asked} are ignored: \
-     give all its users the same settings, or only the first"
+    "context '{name}' already runs with {stands}, so the requested {asked} are ignored: set the same values on all elements of the \
+    context, or only on the first one"
 )]
 pub struct SettingsConflict {
     /// The context.
@@ -121,12 +121,12 @@ impl Context {
         registry.get(name).and_then(Weak::upgrade).map(Context)
     }
 
-    /// Its name.
+    /// Returns the context's name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The actual settings: those of its first user.
+    /// Returns the actual settings: those of the context's first user.
     pub fn settings(&self) -> Settings {
         self.0.settings
     }
@@ -136,7 +136,7 @@ impl Context {
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
         let (is, wants) = (stands.scheduling, asked.scheduling);
-        // The number of threads may have been derived from the affinity.
+        // If the number of threads is not set, the affinity determines it. So compare both numbers with the actual affinity.
         let threads = Settings {
             scheduling: is,
             ..asked
@@ -153,18 +153,18 @@ impl Context {
         })
     }
 
-    /// Returns the thread for a new element: round-robin. The element stays on it for life.
+    /// Returns the thread for a new element, round-robin. The element stays on this thread as long as it exists.
     pub fn next_shard(&self) -> Shard {
         let turn = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.shards[turn % self.0.shards.len()].clone()
     }
 
-    /// All threads of the context.
+    /// Returns all threads of the context.
     pub fn shards(&self) -> &[Shard] {
         &self.0.shards
     }
 
-    /// Number of shares.
+    /// Returns the number of shares in the context.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -182,9 +182,9 @@ impl fmt::Debug for Context {
 /// Information about a context, for observers.
 #[derive(Debug, Clone)]
 pub struct ContextInfo {
-    /// Its name.
+    /// The context's name.
     pub name: String,
-    /// Its actual settings.
+    /// The context's actual settings.
     pub settings: Settings,
     /// Number of shares.
     pub users: usize,
@@ -194,7 +194,7 @@ pub struct ContextInfo {
     pub threads: Vec<Shard>,
 }
 
-/// All contexts in use, by name.
+/// Returns all contexts in use, ordered by name.
 pub fn contexts() -> Vec<ContextInfo> {
     let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let alive: Vec<Context> = registry
@@ -235,7 +235,8 @@ impl Drop for Inner {
             // The command is refused only if the thread has already ended.
             let _ = shard.command(|local| local.close());
         }
-        // A shard's thread cannot wait for itself. If it waited for another thread, its other residents would be blocked.
+        // A shard's thread cannot wait for its own end. And if it waited for another thread, its other agents and tasks would be
+        // blocked.
         if current_shard_id().is_some() {
             return;
         }
@@ -250,7 +251,7 @@ impl Drop for Inner {
     }
 }
 
-/// At most 15 bytes, the limit of Linux thread names.
+/// Returns the name of a thread: at most 15 bytes, the limit of Linux.
 fn thread_name(context: &str, index: usize, count: usize) -> String {
     let suffix = if count > 1 {
         format!("/{index}")
@@ -269,7 +270,7 @@ fn thread_name(context: &str, index: usize, count: usize) -> String {
 
 static REGISTRY: LazyLock<Mutex<HashMap<String, Weak<Inner>>>> = LazyLock::new(Mutex::default);
 static NEXT_SHARD: AtomicU64 = AtomicU64::new(0);
-/// Maximum number of threads; more in one context is a configuration mistake.
+/// Maximum number of threads of a context. A higher number is a configuration mistake.
 const THREADS_MAX: usize = 1024;
 /// Exactly one thread.
 const THREADS_DEFAULT: i32 = -1;

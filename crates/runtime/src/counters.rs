@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct CountersSnapshot {
     /// Wake-ups from a sleep in the kernel.
     pub wakeups: u64,
-    /// Nanoseconds not spent asleep (wall clock of the thread, so preemption counts as busy).
+    /// Nanoseconds in which the thread was not asleep. It is wall-clock time, so preemption counts as busy.
     pub busy_ns: u64,
     /// Packets reported by agents with [`crate::Cx::count_packets`].
     pub packets: u64,
@@ -24,14 +24,14 @@ pub struct CountersSnapshot {
 pub struct Lateness {
     /// Slices counted.
     pub slices: u64,
-    /// Median; upper bound of its histogram bucket (buckets are at most 25 % wide).
+    /// Median, as the upper bound of its histogram bucket. Buckets are at most 25 % wide.
     pub p50_ns: u64,
-    /// 99th percentile, as above.
+    /// 99th percentile, as the upper bound of its histogram bucket.
     pub p99_ns: u64,
     /// The maximum, exact.
     pub max_ns: u64,
-    /// Recent lateness of slices, including the delay by a slice that lasted too long. It is a maximum that fades by an eighth
-    /// with each slice, and does not change without slices.
+    /// Recent lateness of slices. It includes the delay by an earlier slice that lasted too long. The value is a maximum that
+    /// fades by an eighth with each slice; without slices, it does not change.
     pub recent_ns: u64,
 }
 
@@ -66,8 +66,8 @@ impl Counters {
         self.lateness_max_ns.raise_to(late_ns);
     }
 
-    /// Counts a slice that began `late_ns` after the end of the wait. That is not the lateness against its edge: after a slice
-    /// that lasts too long, the next edge is a later one.
+    /// Updates the recent lateness with a slice that began `late_ns` after the end of the wait. This may be more than the slice's
+    /// lateness against its edge: after a slice that lasted too long, the next slice gets a later edge.
     pub(crate) fn slice_overdue_by(&self, late_ns: u64) {
         let recent_ns = self.lateness_recent_ns.get();
         let faded_ns = recent_ns - recent_ns / FADES_IN;
@@ -100,7 +100,7 @@ impl Counters {
     }
 }
 
-/// A number with one writer: a load and a store, no atomic read-modify-write.
+/// A number with one writer. An update is a load and a store, not an atomic read-modify-write.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -124,7 +124,7 @@ impl Counter {
     }
 }
 
-/// Number of slices over which a late one is forgotten.
+/// With each later slice, the recent lateness fades by one part in this number.
 const FADES_IN: u64 = 8;
 
 /// Four buckets per octave, from 1 µs up to over an hour.
@@ -140,7 +140,7 @@ fn bucket_of(ns: u64) -> usize {
     (4 * (octave - 1) + quarter).min(BUCKETS - 1)
 }
 
-/// The first value, in ns, that is above the bucket.
+/// Returns the first value, in ns, that is above the bucket.
 fn bucket_end_ns(bucket: usize) -> u64 {
     if bucket < 4 {
         return (bucket as u64 + 1) * 1_000;

@@ -16,7 +16,7 @@ pub struct CpuSet(pub(crate) [u64; WORDS]);
     CPUS_MAX - 1
 )]
 pub struct NoCpuList {
-    /// The whole text.
+    /// The whole text that is not a set of CPUs.
     pub text: String,
 }
 
@@ -29,7 +29,7 @@ impl CpuSet {
         self.0 == [0; WORDS]
     }
 
-    /// Number of CPUs in the set.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }

@@ -13,9 +13,9 @@ use crate::shard::{Local, Shard, current_shard_id};
 impl Context {
     /// Runs a future on the next of the context's threads ([`next_shard`](Self::next_shard)), from the next slice on.
     ///
-    /// The task ends with its future, by [`JoinHandle::abort`], or with the context: a handle does not keep the context in use.
-    /// (A future that owns a [`Context`] does.) A panic of the future ends only this task. It is logged, and awaiting the handle
-    /// returns it.
+    /// The task ends when the future completes, when [`JoinHandle::abort`] is called, or when the context ends. A handle does not
+    /// keep the context in use. (A future that owns a [`Context`] does.) If the future panics, only this task ends: the panic is
+    /// logged, and awaiting the handle returns it.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -27,12 +27,12 @@ impl Context {
         handle
     }
 
-    /// Runs a future on the current thread, which must be one of the context's; the future need not be `Send`. Otherwise it acts
-    /// as [`spawn`](Self::spawn).
+    /// Runs a future on the current thread, which must belong to the context. The future need not be `Send`. In all other
+    /// respects, this acts as [`spawn`](Self::spawn).
     ///
     /// # Panics
-    /// Panics on any other thread, because the future could not leave it: use [`spawn_from_within`](Self::spawn_from_within)
-    /// there.
+    /// Panics on a thread that does not belong to the context, because a future that is not `Send` could not leave that thread.
+    /// Use [`spawn_from_within`](Self::spawn_from_within) there.
     #[track_caller]
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -41,7 +41,7 @@ impl Context {
     {
         assert!(
             self.shards().iter().any(Shard::is_current),
-            "spawn_local on a thread that is not of context '{}': use spawn_from_within",
+            "spawn_local was called on a thread outside of context '{}': use spawn_from_within",
             self.name()
         );
         let (promise, handle) = promise();
@@ -49,8 +49,8 @@ impl Context {
         handle
     }
 
-    /// Calls `f` on the next of the context's threads in the next slice, and runs the future that it returns on that
-    /// thread. The future need not be `Send`. Otherwise like [`spawn`](Self::spawn).
+    /// Calls `f` on the next of the context's threads in the next slice, and runs the future that it returns on that thread. The
+    /// future need not be `Send`. In all other respects, this acts as [`spawn`](Self::spawn).
     pub fn spawn_from_within<F>(
         &self,
         f: impl FnOnce() -> F + Send + 'static,
@@ -65,12 +65,13 @@ impl Context {
         handle
     }
 
-    /// Runs a future on the context, as [`spawn`](Self::spawn) does, while this thread sleeps until the result is ready. (A main
-    /// context's `block_on` runs the future on the calling thread; so does [`block_on`](crate::block_on).)
+    /// Runs a future on a thread of the context, as [`spawn`](Self::spawn) does, and blocks the calling thread until the result
+    /// is ready. (In contrast, a main context's `block_on` and [`block_on`](crate::block_on) run the future on the calling
+    /// thread.)
     ///
     /// # Errors
-    /// Fails with [`JoinError`] if the future panicked. Refused on a thread of any context
-    /// ([`is_refused`](JoinError::is_refused)), because the sleep would block all others there.
+    /// Fails with [`JoinError`] if the future panicked, or if it is called on a thread of any context
+    /// ([`is_refused`](JoinError::is_refused)), because it would block all agents and tasks of that thread.
     pub fn block_on<F>(&self, future: F) -> Result<F::Output, JoinError>
     where
         F: Future + Send + 'static,
@@ -93,8 +94,8 @@ where
     Local::with_current(|local| local.spawn_local(task).detach());
 }
 
-/// A closure on its way to the context. Its fields are dropped in this order, so the end is reported after the closure is
-/// dropped.
+/// A closure that was sent to the context and has not been called yet. Its fields are dropped in this order, so the closure is
+/// dropped before its end is reported.
 struct Start<C, T> {
     f: C,
     promise: Promise<T>,
@@ -134,7 +135,7 @@ impl<F: Future> Supervised<F> {
         }
     }
 
-    /// Drops the future and reports its end. `result` is the result of the future, `None` if it was stopped.
+    /// Drops the future and reports its end. `result`: the result of the future; `None`: the future was stopped.
     fn end(&mut self, result: Option<Result<F::Output, JoinError>>) {
         let future = self.future.take();
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
@@ -145,7 +146,7 @@ impl<F: Future> Supervised<F> {
             Ok(()) => result.unwrap_or_else(|| Err(JoinError::cancelled())),
             Err(payload) => Err(panicked(payload)),
         };
-        // Without a waiting handle, the result is dropped here.
+        // If the handle was dropped, this drops the result, which may panic.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| promise.keep(result))) {
             panicked(payload);
         }

@@ -23,18 +23,18 @@ pub fn timeout_future(duration: Duration) -> Timeout {
     }
 }
 
-/// [`timeout_future`], in seconds.
+/// Acts as [`timeout_future`], with the duration in seconds.
 ///
 /// # Panics
-/// The same as for [`timeout_future`].
+/// Panics if it is polled outside of a context's thread and of [`block_on`](crate::block_on).
 pub fn timeout_future_seconds(seconds: u32) -> Timeout {
     timeout_future(Duration::from_secs(seconds.into()))
 }
 
-/// Returns a stream of ticks, one per `period`. The first comes one period after the first poll. No tick is early, and the stream
-/// never ends. Missed ticks are skipped and counted, and the grid stays ([`MissedTicks::Skip`]).
+/// Returns a stream of ticks, one per `period`. The first tick comes one period after the first poll. No tick is early, and the
+/// stream never ends. Missed ticks are skipped and counted; the times of later ticks do not move ([`MissedTicks::Skip`]).
 ///
-/// GLib's intervals also do not catch up, but they drift: a period begins when the previous tick was dispatched
+/// GLib's intervals do not catch up missed ticks either, but they drift: a period begins when the previous tick was dispatched
 /// ([`MissedTicks::Delay`]). On a context with a wait, that would round each period up to whole slices.
 ///
 /// Ticks are scheduled by the exact clock and delivered in the next slice, so the average period is exact. A period below 1 ms
@@ -49,7 +49,7 @@ pub fn interval_stream(period: Duration) -> Interval {
 /// Returns an [`interval_stream`] that treats missed ticks as `missed` says.
 ///
 /// # Panics
-/// The same as for [`interval_stream`].
+/// Panics if it is polled outside of a context's thread and of [`block_on`](crate::block_on).
 pub fn interval_stream_with(period: Duration, missed: MissedTicks) -> Interval {
     Interval {
         period_ns: nanos(period.max(PERIOD_MIN)),
@@ -98,8 +98,8 @@ impl Stream for Interval {
             Ticks::new(first_ns, this.period_ns, this.missed)
         });
         loop {
-            // On a context, uses the time of the pass. With the exact time, a task that needs longer than a period for each tick
-            // would never let others run.
+            // On a context, this uses the time of the pass. If it used the exact time, a task that needs longer than a period for
+            // each tick would never let other tasks run.
             if let Some(tick) = ticks.take(now_ns("interval_stream")) {
                 this.sleep = None;
                 return Poll::Ready(Some(tick));
@@ -122,10 +122,11 @@ fn sleep_for(duration_ns: u64) -> Sleep {
     )
 }
 
-/// Present time for the timers of this thread.
+/// Returns the present time for the timers of this thread.
 fn now_ns(what: &str) -> u64 {
-    timer_now_ns()
-        .unwrap_or_else(|| panic!("{what} polled outside of a context's thread and of block_on"))
+    timer_now_ns().unwrap_or_else(|| {
+        panic!("{what} was polled outside of a context's thread and of block_on")
+    })
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -1,4 +1,4 @@
-//! Result of a task, passed from its thread to the one that awaits it.
+//! The result of a task, which is passed from the task's thread to the thread that awaits it.
 //!
 //! Two halves share a [`Join`]: the task owns the [`Promise`], the spawner the [`JoinHandle`]. Neither keeps the context in use.
 //! The promise belongs to its task, which the context drops when it ends.
@@ -50,7 +50,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether the task has ended, in any way.
+    /// Whether the task has completed, panicked or been cancelled.
     pub fn is_finished(&self) -> bool {
         !matches!(lock(&self.0.state).phase, Phase::Running)
     }
@@ -59,7 +59,7 @@ impl<T> JoinHandle<T> {
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
-    /// A poll after the result was returned gives "cancelled".
+    /// A poll after the result was returned reports the task as cancelled.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let joiner = cx.waker().clone();
         let (polled, unused) = {
@@ -121,7 +121,8 @@ impl JoinError {
         matches!(self.0, Reason::Panicked(_))
     }
 
-    /// Whether [`Context::block_on`](crate::Context::block_on) was called on a context's thread. Then the future has not run.
+    /// Whether [`Context::block_on`](crate::Context::block_on) refused to run the future, because it was called on a context's
+    /// thread.
     pub fn is_refused(&self) -> bool {
         matches!(self.0, Reason::Refused)
     }
@@ -171,7 +172,7 @@ impl Payload {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Text of the panic, if it has one.
+    /// Returns the text of the panic, if it has one.
     fn message(&self) -> String {
         let payload = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = payload.downcast_ref::<&str>().copied();
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn either_half_may_be_dropped_alone() {
+    fn the_task_or_the_handle_may_be_dropped_first() {
         let (promise, handle) = promise();
         let detaching = thread::spawn(move || drop(handle));
         promise.keep(Ok(text()));
@@ -320,7 +321,7 @@ mod loom_tests {
     use loom::thread;
     use std::task::Wake;
 
-    /// Notes that it was woken.
+    /// A waker that records that it was woken.
     struct Flag(AtomicBool);
 
     impl Wake for Flag {

@@ -32,18 +32,18 @@
 //!
 //! let context = Context::acquire("futures", Settings::default())?;
 //!
-//! // Runs on the context's thread, beside what follows.
+//! // Runs on the context's thread, at the same time as the code below.
 //! let task = context.spawn(async {
 //!     let mut ticks = interval_stream(Duration::from_millis(5)).take(3);
 //!     let mut missed = 0;
 //!     while let Some(tick) = ticks.next().await {
-//!         // Ticks for which the task was too late are left out, and counted.
+//!         // Ticks for which the task was too late are skipped and counted.
 //!         missed += tick.missed;
 //!     }
 //!     missed
 //! });
 //!
-//! // This thread sleeps until the result is there.
+//! // This thread sleeps until the result is ready.
 //! let missed = context.block_on(async {
 //!     timeout_future(Duration::from_millis(10)).await;
 //!     task.await

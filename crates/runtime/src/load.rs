@@ -1,8 +1,9 @@
-//! Estimate of the packets in a socket. It decides how many packets to request, and whether to read again.
+//! Estimates how many packets a socket holds, to decide how many to request and whether to read again.
 //!
-//! Reading an empty socket costs more than a third of receiving a packet (measured). So a socket of a throttled context is read
-//! again only if another packet is likely to have arrived. That is the case if the last packet is older than the shortest recent
-//! time between two packets. A packet that arrives sooner waits for the next slice. By then it is old, so that slice reads again.
+//! Reading an empty socket costs more than a third of receiving a packet (measured). So in a throttled context, a socket is read
+//! again only if another packet has probably arrived. This is the case if the time since the last packet is longer than the
+//! shortest recent time between two packets. If a packet arrives sooner than expected, it stays in the socket until the next
+//! slice. That slice reads the socket again, because the last packet is old by then.
 //!
 //! A socket with a packet in nearly every slice is *regular*: it is read in each slice without asking whether it is ready
 //! ([`Cx::assume_ready`](crate::Cx::assume_ready)). This saves more than the reads of an empty socket cost.
@@ -14,7 +15,7 @@ pub enum Expects {
     Nothing,
     /// Another packet.
     One,
-    /// Traffic is so high that the neighbours' sockets may have received packets too.
+    /// Probably more packets. The traffic is so high that the sockets of other agents may have received packets, too.
     Many,
 }
 
@@ -29,7 +30,7 @@ pub struct Load {
     unthrottled: bool,
     always: bool,
     is_regular: bool,
-    /// Increases with each slice with a packet, and decreases faster with each other slice.
+    /// Increases with each slice that has a packet, and decreases faster with each slice that has none.
     regularity: u8,
     /// Arrival of the last packet.
     last_ns: u64,
@@ -38,7 +39,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Creates the estimate for a socket of one stream. With `unthrottled`, each slice is one pass of the context's loop.
+    /// Creates the estimate for a socket of one stream. `unthrottled`: whether the context has no wait, so that each slice is one
+    /// pass of its loop.
     pub fn new(unthrottled: bool) -> Self {
         Load {
             unthrottled,
@@ -55,7 +57,7 @@ impl Load {
         }
     }
 
-    /// Notes that the socket is ready in this slice.
+    /// Records that the socket is ready in this slice.
     #[inline]
     pub fn pass(&mut self, slice: u64) {
         let slice = slice as u32;
@@ -65,7 +67,7 @@ impl Load {
         self.expected = self.in_slice;
         self.note_regularity(slice);
         if self.unthrottled {
-            // One pass of the loop proves little: a socket is busy if it is ready in pass after pass.
+            // Being ready in one pass of the loop says little. A socket is busy if it is ready in many passes in a row.
             self.streak = if slice == self.slice.wrapping_add(1) {
                 self.streak.saturating_add(1)
             } else {
@@ -102,20 +104,21 @@ impl Load {
         self.is_regular
     }
 
-    /// Notes that the socket held more packets than expected. It is then watched again, and must become regular again.
+    /// Records that the socket held more packets than expected. The context then watches the socket again, until the socket is
+    /// regular again.
     #[inline]
     pub fn has_burst(&mut self) {
         self.is_regular = false;
         self.regularity = 0;
     }
 
-    /// Notes that packets were read.
+    /// Records that packets were read.
     #[inline]
     pub fn received(&mut self, packets: usize) {
         self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
-    /// Notes a packet that arrived at `arrival_ns`. Returns the packets that have probably arrived since then.
+    /// Records a packet that arrived at `arrival_ns`. Returns how many packets have probably arrived since then.
     #[inline]
     pub fn expects(&mut self, now_ns: u64, arrival_ns: u64) -> Expects {
         if now_ns.saturating_sub(arrival_ns) < u64::from(self.shortest_gap(arrival_ns)) {
@@ -127,7 +130,7 @@ impl Load {
         }
     }
 
-    /// The shortest recent time between two packets, this one included, ns.
+    /// Returns the shortest recent time between two packets, including this one, in ns.
     #[inline]
     fn shortest_gap(&mut self, arrival_ns: u64) -> u32 {
         let last_ns = std::mem::replace(&mut self.last_ns, arrival_ns);
@@ -154,7 +157,7 @@ impl Load {
     }
 }
 
-/// Datagrams per call on a busy socket.
+/// Number of datagrams to request per call on a busy socket.
 pub const RECV_BATCH: usize = 64;
 /// From this number of packets in a slice, a batch is cheaper than single receives (measured).
 const BATCH_FROM: usize = 4;
@@ -162,10 +165,10 @@ const BATCH_FROM: usize = 4;
 const STREAK_BUSY: u16 = 8;
 /// Number of consecutive slices with a packet that make a socket regular.
 const REGULAR_FROM: u8 = 64;
-/// Number of slices with a packet that one slice without a packet undoes. A read of an empty socket costs more than a third of
-/// receiving a packet. Not asking for readiness saves about a tenth (both measured).
+/// A slice without a packet undoes this many slices with a packet. The reason is that reading an empty socket costs more than a
+/// third of receiving a packet, but not asking for readiness saves only about a tenth (both measured).
 const MISS: u8 = 8;
-/// Number of packets over which a shorter gap is forgotten.
+/// A short gap is forgotten over about this many packets.
 const GAPS: u32 = 64;
 /// Maximum gap between packets. A longer one is a silence, and not a measure of the traffic.
 const GAP_NS_MAX: u64 = 100_000_000;
@@ -216,8 +219,8 @@ mod tests {
         }
     }
 
-    /// Reports a socket in the slices with a packet, or reads it in each slice while it is regular. Returns for each slice
-    /// whether it was regular, and the number of empty reads.
+    /// Simulates a socket that is read in each slice while it is regular, and otherwise only in slices with a packet. Returns for
+    /// each slice whether the socket was regular, and the number of empty reads.
     fn regular(has_packet: impl IntoIterator<Item = bool>) -> (Vec<bool>, usize) {
         let (mut load, mut misses, mut was) = (Load::new(false), 0, Vec::new());
         for (slice, has_packet) in (1..).zip(has_packet) {
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_a_packet_a_slice_is_regular_until_it_ends() {
+    fn a_stream_with_one_packet_per_slice_is_regular_until_it_ends() {
         let (was, misses) = regular((0..1100).map(|slice| slice < 1000));
         assert!(
             was[..REGULAR_FROM.into()]
@@ -253,7 +256,7 @@ mod tests {
         assert!(misses == 0 && was.iter().all(|is_regular| !is_regular));
     }
 
-    /// The packet arrives sometimes just before the slice, sometimes just after it.
+    /// The packet arrives sometimes just before the slice, and sometimes just after it.
     #[test]
     fn few_missed_slices_change_nothing() {
         let (was, misses) = regular((0..2000).map(|slice| slice % 20 != 19 || slice < 500));
@@ -272,7 +275,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any traffic, at most about one read in nine is empty, apart from the reads that end a regular time.
+        /// For any traffic, at most about one read in nine is empty. Reads that detect that a socket is no longer regular do not
+        /// count.
         #[test]
         fn empty_reads_are_few(runs in prop::collection::vec((0_usize..300, 0_usize..20), 1..30)) {
             let slices: Vec<bool> = runs

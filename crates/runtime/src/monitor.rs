@@ -1,12 +1,12 @@
-//! A lock with conditions: the only mechanism for waiting for another thread's changes.
+//! A lock with conditions. It is the only mechanism by which a thread waits for another thread's changes.
 //!
 //! A [`Monitor`] protects a state. A thread that changes the state names the affected [`Topics`] through the [`Guard`]. The guard
 //! wakes their waiters after the unlock, so that no foreign waker runs under the lock. A waiter is a future ([`Monitor::until`]).
-//! It evaluates its condition under the lock, and again after each change of its topics. On a context's thread the future belongs
-//! to a task or to the source that pushed; an ordinary thread calls [`block_on`](crate::block_on).
+//! It evaluates its condition under the lock, and again after each change of its topics. On a context's thread, the future belongs
+//! to a task or to the source that pushed. An ordinary thread passes it to [`block_on`](crate::block_on).
 //!
-//! Cancellation is exact: a dropped future has no waker left in the monitor. Wake-ups go to all waiters of a topic, so a
-//! cancelled waiter cannot lose another's wake-up.
+//! Dropping the future removes its waker from the monitor. A wake-up goes to all waiters of a topic, so a cancelled waiter cannot
+//! lose the wake-up of another waiter.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -22,7 +22,7 @@ pub struct Monitor<S> {
     inner: Mutex<Inner<S>>,
 }
 
-/// The waiters are next to the lock, and the state's first fields follow them.
+/// The fields have this order so that the waiters, the lock and the state's first fields are next to each other in memory.
 #[repr(C)]
 struct Inner<S> {
     waiters: Waiters,
@@ -33,7 +33,7 @@ struct Inner<S> {
 /// The waiters, unordered and searched linearly. Usually there is at most one, which is stored next to the state.
 #[derive(Default)]
 struct Waiters {
-    /// Not empty while `others` has any.
+    /// `None` only if `others` is empty.
     first: Option<Waiter>,
     others: Vec<Waiter>,
 }
@@ -81,13 +81,13 @@ impl Topics {
     /// Every kind.
     pub const ALL: Topics = Topics(u8::MAX);
 
-    /// The kind with this number, 0 to 7.
+    /// Returns the set with the kind of this number, 0 to 7.
     pub const fn of(number: u8) -> Topics {
         assert!(number < 8, "a monitor has eight topics");
         Topics(1 << number)
     }
 
-    /// Union of two sets.
+    /// Returns the union of two sets.
     pub const fn and(self, other: Topics) -> Topics {
         Topics(self.0 | other.0)
     }
@@ -105,7 +105,7 @@ impl BitOr for Topics {
     }
 }
 
-/// Registration of a waiter. It outlives single waits, so that a waiter is in the monitor at most once.
+/// Registration of a waiter. A waiter uses one registration for all its waits, so that the monitor has the waiter at most once.
 #[derive(Debug, Default)]
 pub struct Registration(Option<NonZeroU64>);
 
@@ -132,7 +132,8 @@ impl<S> Monitor<S> {
         }
     }
 
-    /// Completes when `condition` is ready. The condition is evaluated under the lock, at once and after each change of `topics`.
+    /// Returns a future that completes when `condition` is ready. The condition is evaluated under the lock: at once, and again
+    /// after each change of `topics`.
     pub fn until<R, F>(self: &Arc<Self>, topics: Topics, condition: F) -> Until<Self, S, F>
     where
         F: FnMut(&mut Guard<'_, S>) -> Poll<R>,
@@ -156,7 +157,7 @@ impl<S> Monitor<S> {
                 drop(guard);
                 self.cancel(registration);
             }
-            // Under the same lock as the condition, so that no change is missed.
+            // Registers under the same lock as the condition, so that no change is missed.
             Poll::Pending if guard.knows(registration, cx.waker()) => {}
             Poll::Pending => guard.register(registration, topics, cx.waker().clone()),
         }
@@ -167,7 +168,7 @@ impl<S> Monitor<S> {
     pub fn cancel(&self, registration: &mut Registration) {
         if let Some(id) = registration.0.take() {
             let waiter = lock(&self.inner).waiters.take(|waiter| waiter.id == id);
-            // Dropping a foreign waker calls foreign code.
+            // Dropped after the unlock, because dropping a foreign waker calls foreign code.
             drop(waiter);
         }
     }
@@ -175,14 +176,15 @@ impl<S> Monitor<S> {
 
 /// The locked state. When dropped, it unlocks and then wakes the waiters of the changed topics.
 pub struct Guard<'a, S> {
-    // In this order, because fields are dropped from the first to the last, and dropping a foreign waker calls foreign code.
+    // The lock is the first field, because fields are dropped from the first to the last. So the wakers are dropped after the
+    // unlock: dropping a foreign waker calls foreign code.
     inner: MutexGuard<'a, Inner<S>>,
     changed: Topics,
     woken: Woken,
     replaced: Option<Waker>,
 }
 
-/// Waiters that have left the monitor, to be woken by the drop.
+/// Waiters that have left the monitor. The drop wakes them.
 #[derive(Default)]
 struct Woken {
     first: Option<Waiter>,
@@ -207,7 +209,7 @@ impl<S> Guard<'_, S> {
         self.changed = self.changed | topics;
     }
 
-    /// Whether `topics` have a waiter.
+    /// Whether a waiter waits for one of `topics`.
     pub fn has_waiter(&self, topics: Topics) -> bool {
         let mut waiters = self.inner.waiters.iter();
         waiters.any(|waiter| waiter.topics.concern(topics))
@@ -511,9 +513,9 @@ mod loom_tests {
         });
     }
 
-    /// One waiter gives up during the change. The other is woken, and no waiter is left behind.
+    /// One waiter gives up during the change. The other waiter is woken, and no waiter is left behind.
     #[test]
-    fn loom_a_cancelled_wait_takes_no_wake_up() {
+    fn loom_a_cancelled_wait_does_not_consume_a_wake_up() {
         loom::model(|| {
             let monitor = Arc::new(Monitor::new(0));
             let gives_up = thread::spawn({
@@ -598,7 +600,7 @@ mod loom_tests {
         });
     }
 
-    /// A stop releases a writer that waits for room, whatever happens at the same time.
+    /// When the queue is stopped, a writer that waits for room is released, whatever happens at the same time.
     #[test]
     fn loom_a_stop_releases_the_writer() {
         loom::model(|| {

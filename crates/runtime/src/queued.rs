@@ -1,5 +1,5 @@
-//! State of an agent's wake-up, queued or not. Any thread calls `enqueue`. The shard's thread calls `dequeue` before it runs the
-//! agent, so that a wake-up during the run queues it again.
+//! State of an agent's wake-up: queued or not. Any thread calls `enqueue`. The shard's thread calls `dequeue` before it runs the
+//! agent, so that a wake-up during the run queues the agent again.
 
 use crate::sync::{AtomicBool, Ordering};
 
@@ -31,8 +31,8 @@ mod loom_tests {
     use loom::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
     use loom::thread;
 
-    /// Senders write their data and wake the agent. The shard dequeues the wake-up and runs, until the queue stays empty. The
-    /// last run must have seen all data, and no wake-up may be queued twice.
+    /// Senders write their data and wake the agent. The shard dequeues the wake-up and runs the agent, until the queue stays
+    /// empty. The last run must have seen all data, and no wake-up may be queued twice.
     fn shard_against(senders: usize) {
         loom::model(move || {
             let queued = Arc::new(Queued::new());

@@ -1,4 +1,4 @@
-//! The primitives that loom can replace, so that the cross-thread parts are model-checked unchanged.
+//! The synchronisation primitives that loom can replace, so that loom checks the unchanged code.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

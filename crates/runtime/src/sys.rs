@@ -22,8 +22,8 @@ pub(crate) fn restrict_to_cpus(cpus: &CpuSet) -> io::Result<CpuSet> {
     Ok(actual)
 }
 
-/// Schedules the calling thread before all ordinary threads (SCHED_FIFO) with this priority, 1 to 99. Threads that it starts are
-/// ordinary ones.
+/// Gives the calling thread this real-time priority (SCHED_FIFO), 1 to 99, so that it runs before all ordinary threads. Threads
+/// that it starts are ordinary ones.
 pub(crate) fn schedule_first(priority: u8) -> io::Result<()> {
     let parameters = libc::sched_param {
         sched_priority: priority.into(),
@@ -33,12 +33,13 @@ pub(crate) fn schedule_first(priority: u8) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, policy, &parameters) })
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, the clock of GStreamer's system clock.
+/// Returns the time of CLOCK_MONOTONIC in ns. GStreamer's system clock is the same clock.
 pub fn clock_now_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// The lead of the wall clock (CLOCK_REALTIME, the clock of the kernel's receive times) over CLOCK_MONOTONIC, modulo 2^64.
+/// Returns the lead of the wall clock over CLOCK_MONOTONIC in ns, modulo 2^64. The wall clock is CLOCK_REALTIME, which the kernel
+/// uses for receive times.
 pub fn wall_clock_ahead_ns() -> u64 {
     let mut best = (u64::MAX, 0);
     // The scheduler may interrupt the thread between two readings; then it reads again.
@@ -70,12 +71,13 @@ pub fn wall_clock_is_synchronized() -> Option<bool> {
 const READING_NS_MAX: u64 = 1_000;
 const READINGS_MAX: usize = 3;
 
-/// Time of CLOCK_MONOTONIC at the kernel's last tick. It is up to [`coarse_resolution_ns`] late, at an eighth of the cost.
+/// Returns the time of CLOCK_MONOTONIC at the kernel's last tick. It is up to [`coarse_resolution_ns`] late, at an eighth of the
+/// cost of [`clock_now_ns`].
 pub(crate) fn clock_coarse_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-/// Interval between changes of [`clock_coarse_ns`], in ns.
+/// Returns the interval between changes of [`clock_coarse_ns`], in ns.
 pub(crate) fn coarse_resolution_ns() -> u64 {
     let mut time = NO_TIME;
     // SAFETY: `time` is a valid timespec for the call to fill; the clock exists on every Linux.
@@ -100,8 +102,8 @@ const NO_TIME: libc::timespec = libc::timespec {
     tv_nsec: 0,
 };
 
-/// Prefetches `lines` cache lines from `address` on: a hint that never faults, for any address, and does nothing on
-/// machines without such an instruction.
+/// Prefetches `lines` cache lines from `address` on. This is a hint, which never faults, whatever the address is. It does nothing
+/// on machines without such an instruction.
 #[inline]
 pub fn prefetch<T>(address: *const T, lines: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -120,7 +122,7 @@ pub const CACHE_LINE: usize = 64;
 
 /// A sender's address in the kernel's format, so that two of them can be compared without parsing.
 ///
-/// Only IPv4 and IPv6 fit: an address takes half a cache line, and thousands of streams keep several.
+/// It has room for IPv4 and IPv6 only, so that an address takes half a cache line: thousands of streams store several each.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RawAddr {
@@ -129,7 +131,7 @@ pub struct RawAddr {
 }
 
 impl RawAddr {
-    /// No address.
+    /// Returns an empty value: no address.
     pub fn empty() -> Self {
         RawAddr {
             // SAFETY: sockaddr_in6 is plain old data, for which all zeroes are valid (AF_UNSPEC).
@@ -138,7 +140,7 @@ impl RawAddr {
         }
     }
 
-    /// The kernel's bytes: 16 for IPv4, 28 for IPv6, 0 without an address.
+    /// Returns the kernel's bytes: 16 for IPv4, 28 for IPv6, 0 without an address.
     pub fn as_bytes(&self) -> &[u8] {
         let len = (self.len as usize).min(size_of::<libc::sockaddr_in6>());
         // SAFETY: the storage is fully initialised (zeroed in `empty`), `len` is within it, and the slice
@@ -146,7 +148,7 @@ impl RawAddr {
         unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), len) }
     }
 
-    /// The address, if it is an IPv4 or IPv6 one.
+    /// Returns the address, if it is an IPv4 or IPv6 address.
     pub fn to_socket_addr(&self) -> Option<SocketAddr> {
         match (i32::from(self.storage.sin6_family), self.as_bytes().len()) {
             (libc::AF_INET, 16..) => {
@@ -212,7 +214,7 @@ pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], to: &RawAddr) -> io::Result<usiz
     }
 }
 
-/// The same as [`send_to`], for a datagram in several pieces.
+/// Acts as [`send_to`], for a datagram in several pieces.
 pub fn send_vectored_to(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],
@@ -236,8 +238,9 @@ pub fn send_vectored_to(
 
 /// Datagrams of one socket for one system call (sendmmsg).
 ///
-/// Push up to [`SEND_BATCH_MAX`], then call [`SendBatch::send`] until [`SendBatch::is_empty`]: each call sends from the first
-/// remaining one. One that the system refuses stays the first until [`SendBatch::skip`] drops it.
+/// Push up to [`SEND_BATCH_MAX`] datagrams, then call [`SendBatch::send`] until [`SendBatch::is_empty`]. Each call starts with
+/// the first datagram that is not sent yet. A datagram that the system refuses stays the first until [`SendBatch::skip`] drops
+/// it.
 pub struct SendBatch<'a> {
     headers: [MaybeUninit<libc::mmsghdr>; SEND_BATCH_MAX],
     first: usize,
@@ -282,7 +285,7 @@ impl<'a> SendBatch<'a> {
         self.first == self.end
     }
 
-    /// Sends without waiting, and returns the number of datagrams sent, at least one. An error is that of the first datagram.
+    /// Sends without waiting, and returns the number of datagrams sent, at least one. An error concerns the first datagram.
     pub fn send(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let left = &mut self.headers[self.first..self.end];
         // SAFETY: `push` has written these headers. The memory that they point to is borrowed for 'a, and the call only reads it;
@@ -334,18 +337,19 @@ pub fn disconnect(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Number of packets that the kernel has dropped, because the socket's buffer was full or for their checksums. It counts since
-/// the socket was opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Reading it here has no cost per packet.
+/// Returns the number of packets that the kernel has dropped since the socket was opened, modulo 2^32, because the socket's
+/// buffer was full or a checksum was wrong. SO_RXQ_OVFL attaches the same number to each packet; reading it here has no cost per
+/// packet.
 pub fn kernel_drops(fd: BorrowedFd<'_>) -> u32 {
     memory_counts(fd)[SK_MEMINFO_DROPS]
 }
 
-/// Memory of the socket's receive queue in bytes: datagrams and ICMP errors, with the kernel's overhead for each.
+/// Returns the memory of the socket's receive queue in bytes: datagrams and ICMP errors, with the kernel's overhead for each.
 pub fn received_memory(fd: BorrowedFd<'_>) -> u32 {
     memory_counts(fd)[SK_MEMINFO_RMEM_ALLOC]
 }
 
-/// `SO_MEMINFO` (socket(7)); zeros if the descriptor is not a socket.
+/// Returns the fields of `SO_MEMINFO` (socket(7)); zeros if the descriptor is not a socket.
 fn memory_counts(fd: BorrowedFd<'_>) -> [u32; SK_MEMINFO_VARS] {
     let mut counts = [0u32; SK_MEMINFO_VARS];
     let mut size = size_of_val(&counts) as libc::socklen_t;
@@ -422,8 +426,8 @@ pub fn recv_from(fd: BorrowedFd<'_>, buf: &mut [u8], from: &mut RawAddr) -> io::
     })
 }
 
-/// Acts as [`recv_from`], and returns the kernel's timestamp if the socket has SO_TIMESTAMPNS on. The sender's address costs
-/// time, so it is optional.
+/// Acts as [`recv_from`], and also returns the kernel's timestamp if the socket has SO_TIMESTAMPNS on. The sender's address is
+/// optional, because it costs time.
 pub fn recv_timestamped(
     fd: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -489,7 +493,7 @@ impl RecvBatch {
         }
     }
 
-    /// Maximum number of datagrams per call.
+    /// Returns the maximum number of datagrams per call.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
@@ -648,7 +652,7 @@ impl Epoll {
             let is_unknown = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
             if is_unknown && !is_coarse {
                 HAS_NO_PWAIT2.store(true, Ordering::Relaxed);
-                // The next wait is a coarse one.
+                // This wait returns early; the next one uses `epoll_wait`.
                 return Ok(&[]);
             }
             return if error.kind() == io::ErrorKind::Interrupted {

@@ -1,4 +1,4 @@
-//! Futures that work only on a shard: its timers.
+//! Sleeps: futures that use the timers of a shard, or the alarm of [`block_on`](crate::block_on).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,8 +17,8 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     }
 }
 
-/// Present time for a timer that is polled on this thread, ns of CLOCK_MONOTONIC. On a shard, it is the time of the pass. Returns
-/// `None` if timers do not work here.
+/// Returns the present time for a timer that is polled on this thread, in ns of CLOCK_MONOTONIC. On a shard, it is the time of
+/// the pass. Returns `None` if timers do not work on this thread.
 pub(crate) fn timer_now_ns() -> Option<u64> {
     if crate::block::is_inside() {
         return Some(clock_now_ns());

@@ -1,4 +1,4 @@
-//! Ticks of an interval, with the treatment of missed ones.
+//! The ticks of an interval, and the treatment of missed ticks.
 //!
 //! Sans-IO: time is a parameter, in nanoseconds of any monotonic clock. So the intervals of a context and those of another event
 //! loop follow the same rules.
@@ -14,12 +14,14 @@
 /// | `Skip` | 30 (2) | 40 |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissedTicks {
-    /// Every missed tick is due at once. No tick is lost and the grid stays: the number of ticks is the number of periods.
+    /// Every missed tick is due at once. No tick is lost, and the times of later ticks do not move: the number of ticks is the
+    /// number of periods.
     Burst,
     /// The next tick is due a whole period after the late one was taken. Two ticks are never less than a period apart, and each
     /// delay, however short, moves the grid.
     Delay,
-    /// Only the last due tick is returned; earlier ones are skipped and counted ([`Tick::missed`]). The grid stays.
+    /// Only the last due tick is returned. Earlier ticks are skipped and counted ([`Tick::missed`]). The times of later ticks do
+    /// not move.
     #[default]
     Skip,
 }
@@ -63,7 +65,7 @@ impl Ticks {
         }
     }
 
-    /// Time of the next tick.
+    /// Returns the time of the next tick.
     pub fn next_ns(&self) -> u64 {
         self.next_ns
     }
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn late_ticks_are_treated_as_missed_ticks_says() {
+    fn late_ticks_are_handled_as_the_policy_says() {
         // The table of `MissedTicks`.
         for (missed, expected, next_ns) in [
             (MissedTicks::Burst, &[(10, 0), (20, 0), (30, 0)][..], 40),

@@ -26,5 +26,5 @@ impl Token {
 
 /// 24 bits, so that a token and a key fit the 64 bits of an epoll event.
 pub(crate) const GENERATION_MASK: u32 = (1 << 24) - 1;
-/// The event of the interrupt descriptor; no agent has this token (its generation would be -1).
+/// The event of the interrupt descriptor. No agent has this token, because its generation would be -1.
 pub(crate) const INTERRUPT: u64 = u64::MAX;

@@ -29,17 +29,17 @@ pub(crate) struct Watch {
     /// Index of the running agent, plus one; 0 if none.
     running: AtomicU64,
     since_ns: AtomicU64,
-    /// Time of the current run that has already been noted as a blockage by others than the agent.
+    /// Part of the current run, ns, that is already logged as a blockage by something other than the agent.
     noted_ns: AtomicU64,
     limit_ns: u64,
-    /// Maximum error by which runs seem too long; 0 if they are measured exactly.
+    /// Maximum error, ns, by which the measured time of a run is too long; 0 if runs are measured exactly.
     resolution_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
     log: Mutex<VecDeque<Blocked>>,
 }
 
 impl Watch {
-    /// `wait_ns` is the context's wait, 0 for no throttling.
+    /// Creates a watch without agents. `wait_ns`: the context's wait; 0 means no throttling.
     pub(crate) fn new(wait_ns: u64) -> Self {
         let limit_ns = if wait_ns == 0 {
             UNTHROTTLED_LIMIT_NS
@@ -90,7 +90,7 @@ impl Watch {
         self.noted_ns.fetch_add(for_ns, Relaxed);
     }
 
-    /// Returns a run of `for_ns` less the blockages already noted.
+    /// Returns `for_ns`, the length of a run, without the blockages in the run that are already logged.
     pub(crate) fn unnoted_ns(&self, for_ns: u64) -> u64 {
         for_ns.saturating_sub(self.noted_ns.load(Relaxed))
     }
@@ -121,7 +121,7 @@ impl Watch {
             .collect()
     }
 
-    /// The running agent, and when its run began.
+    /// Returns the running agent, and the time at which its run began.
     pub(crate) fn running(&self) -> Option<(String, u64)> {
         let index = self.running.load(Relaxed).checked_sub(1)?;
         let since_ns = self.since_ns.load(Relaxed);
@@ -141,7 +141,7 @@ impl Watch {
     }
 }
 
-/// Minimum number of resolutions in the shortest blockage; with fewer, the coarse clock is too coarse.
+/// Minimum number of clock steps in the shortest blockage. If there are fewer, the coarse clock is too coarse.
 const RESOLUTIONS_MIN: u64 = 3;
 /// Minimum blockage without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;

@@ -16,7 +16,7 @@ pub enum Precision {
     NotBefore,
 }
 
-/// Names a pending timer.
+/// Identifies a pending timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerKey {
     index: u32,
@@ -52,7 +52,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Number of pending timers.
+    /// Returns the number of pending timers.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -98,7 +98,7 @@ impl<T> Wheel<T> {
         Some(self.entries.remove(key.index as usize).item)
     }
 
-    /// Fires all timers with ticks up to `now_ns`, earliest tick first; returns their number.
+    /// Fires all timers with ticks up to `now_ns`, earliest tick first. Returns their number.
     pub fn advance(&mut self, now_ns: u64, mut fire: impl FnMut(T)) -> usize {
         let target = now_ns.saturating_sub(self.origin_ns) / self.tick_ns;
         let mut fired = 0;
@@ -113,8 +113,8 @@ impl<T> Wheel<T> {
         fired
     }
 
-    /// Time of the next call of [`Wheel::advance`], never later than the earliest deadline's tick. It may be earlier if a far
-    /// timer has to move to a finer level.
+    /// Returns the time at which to call [`Wheel::advance`] next. It is never after the earliest deadline's tick. It may be
+    /// before that tick if a timer in the distant future has to move to a finer level.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.next_tick()
             .map(|tick| self.origin_ns + tick * self.tick_ns)
@@ -141,7 +141,7 @@ impl<T> Wheel<T> {
         fired
     }
 
-    /// The next tick at which a slot of any level is due.
+    /// Returns the next tick at which a slot of any level is due.
     fn next_tick(&self) -> Option<u64> {
         (0..LEVELS)
             .filter_map(|level| self.next_tick_of(level))
@@ -155,7 +155,7 @@ impl<T> Wheel<T> {
         }
         let shift = SLOT_BITS * level as u32;
         let position = self.tick_now >> shift;
-        // The slot at the current position is the last one of the round, because it has already been turned.
+        // The slot at the current position has already been turned, so its next turn is the last one of the round.
         let first = (position + 1) & SLOT_MASK;
         let ahead = u64::from(occupied.rotate_right(first as u32).trailing_zeros());
         Some((position + 1 + ahead) << shift)
@@ -166,7 +166,8 @@ impl<T> Wheel<T> {
         let tick = self.entries[index as usize].tick;
         let differs = (tick ^ self.tick_now) | SLOT_MASK;
         let mut level = ((63 - differs.leading_zeros()) / SLOT_BITS) as usize;
-        // An entry may be in its finest slot only if that slot is turned after now.
+        // A carry may change a bit above the coarsest level. The deadline is within [`HORIZON_TICKS`], so the entry fits that
+        // level.
         level = level.min(LEVELS - 1);
         let slot = slot_of(tick, level);
         let head = self.levels[level].heads[slot];
@@ -249,7 +250,7 @@ const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_MASK: u64 = SLOTS as u64 - 1;
 const LEVELS: usize = 6;
-/// A deadline beyond the coarsest level's range fires at the end of that range (at 1 ms: after 2 years).
+/// Distance of the latest possible tick. A deadline beyond it fires at that tick (with ticks of 1 ms: after 2 years).
 const HORIZON_TICKS: u64 =
     (1 << (SLOT_BITS * LEVELS as u32)) - (1 << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
 
@@ -260,7 +261,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn not_before_is_not_before_and_about_is_nearest() {
+    fn a_not_before_timer_is_never_early_and_an_about_timer_is_at_the_nearest_tick() {
         let mut wheel = Wheel::new(0, 20);
         wheel.insert(101, Precision::NotBefore, "not before");
         wheel.insert(109, Precision::About, "about");

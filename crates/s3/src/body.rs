@@ -1,4 +1,4 @@
-//! Body of a request: pieces in memory, or a part of a file, read as the connection takes it.
+//! Body of a request: pieces in memory, or a part of a file. The file is read only as fast as the connection takes the data.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use threadbare_files::{Access, Disk, File, Op, Options};
 
-/// Number of bytes per read from a file. With the number of transfers, it limits their memory.
+/// Number of bytes per read from a file. Together with the number of transfers, it limits the memory of all transfers.
 const READ_BYTES: u64 = 64 << 10;
 
-/// The bytes of a part or of an object. Clones refer to the same bytes, because a request may have to be sent again.
+/// The bytes of a part or of an object. Clones refer to the same bytes, which are needed again if a request is repeated.
 #[derive(Debug, Clone)]
 pub(crate) enum Data {
     Memory(Vec<Bytes>),
@@ -113,7 +113,7 @@ impl http_body::Body for Reads {
         let bytes = read.map_err(|failure| io::Error::other(failure.to_string()))?;
         if bytes.is_empty() {
             let text = format!(
-                "{}: {} bytes are missing",
+                "{}: {} bytes of the file are missing",
                 this.file.path().display(),
                 this.left
             );

@@ -29,7 +29,7 @@ use crate::object::Object;
 use crate::place::Endpoint;
 use crate::xml::{self, OpenUpload, StoredPart};
 
-/// Number of threads. Copying from files to sockets takes less than one thread; the second is for TLS.
+/// Number of threads. Copying from files to sockets takes less than one thread. The second thread is for TLS.
 const THREADS: usize = 2;
 /// Maximum number of blocking threads. A look-up of a name or of a file of credentials blocks one.
 const BLOCKING_MAX: usize = 8;
@@ -41,13 +41,13 @@ const IDLE_MAX: usize = TRANSFERS_MAX;
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Maximum size of a response document. 1000 parts or uploads, S3's maximum, take half of it.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of pages of a list. A server that sends more never ends the list.
+/// Maximum number of pages of a list. Only a faulty server sends more, and would never end the list.
 const PAGES_MAX: usize = 100;
 /// Time for which a successful check of a store is valid for other uploads.
 const CHECK_LASTS: Duration = Duration::from_secs(60);
-/// Id of an upload that does not exist; no store assigns it.
+/// Id of an upload that does not exist. No store assigns this id.
 const NO_UPLOAD: &str = "none";
-/// Body size for which the timeout is meant. Larger bodies may take proportionally longer.
+/// Body size to which the timeout applies. Larger bodies may take proportionally longer.
 const TIMEOUT_BYTES: u64 = 5 << 20;
 
 /// Timeouts of responses in ms; `None` for no limit.
@@ -74,9 +74,9 @@ impl Default for Timeouts {
 /// Settings that identify a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StoreSettings {
-    /// Where the bucket is.
+    /// Location of the bucket.
     pub endpoint: Endpoint,
-    /// Whose rights are used.
+    /// Credentials that authorise the requests.
     pub credentials: Credentials,
     /// A file of certificates (PEM) to trust, instead of those of the system.
     pub ca_file: Option<PathBuf>,
@@ -90,7 +90,7 @@ struct Inner {
     settings: StoreSettings,
     client: Client,
     signs: Signs,
-    /// Allows one check at a time; other callers wait for its result.
+    /// Allows one check at a time. Other callers wait for its result.
     checking: Semaphore,
     checked: Mutex<Option<Instant>>,
     has_signed: AtomicBool,
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// The runtime, started at first use.
+/// Returns the runtime, started at first use.
 pub(crate) fn runtime() -> Result<&'static Runtime, Error> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
@@ -117,10 +117,10 @@ pub(crate) fn runtime() -> Result<&'static Runtime, Error> {
         built.map_err(|error| error.to_string())
     });
     made.as_ref()
-        .map_err(|reason| Error::Setting(format!("no threads for S3: {reason}")))
+        .map_err(|reason| Error::Setting(format!("cannot start the threads for S3: {reason}")))
 }
 
-/// Calls wakers on a thread of the client, because the caller may hold a lock that a waker takes.
+/// Calls wakers on a thread of the client, because the caller may hold a lock that a waker needs.
 pub(crate) fn wake(wakers: Vec<Waker>) {
     if wakers.is_empty() {
         return;
@@ -141,7 +141,7 @@ fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
     if let Some(client) = lock(&ALL).get(&wanted) {
         return Ok(client.clone());
     }
-    // S3 supports only HTTP/1.1. With it, a slow connection does not delay other requests, either.
+    // S3 supports only HTTP/1.1. With HTTP/1.1, a slow connection does not delay other requests, either.
     let mut builder = Client::builder()
         .http1_only()
         .redirect(reqwest::redirect::Policy::none())
@@ -158,9 +158,10 @@ fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
             ))
         };
         let text = std::fs::read(path).map_err(|error| refused(&error.to_string()))?;
-        let bundle = Certificate::from_pem_bundle(&text).map_err(|_| refused("no certificates"))?;
+        let bundle = Certificate::from_pem_bundle(&text)
+            .map_err(|_| refused("the file has no certificates"))?;
         if bundle.is_empty() {
-            return Err(refused("no certificates"));
+            return Err(refused("the file has no certificates"));
         }
         builder = builder.tls_built_in_root_certs(false);
         for certificate in bundle {
@@ -199,7 +200,7 @@ impl Download {
     /// Returns the next bytes; `None` at the end.
     ///
     /// # Errors
-    /// Fails if the connection broke, or if nothing came within the timeout of a request.
+    /// Fails if the connection broke, or if nothing arrived within the timeout of a request.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
         let chunk = within(self.patience, async {
             self.response.chunk().await.map_err(problem)
@@ -213,7 +214,7 @@ impl Store {
     /// block.
     ///
     /// # Errors
-    /// [`Error::Setting`].
+    /// Fails with [`Error::Setting`] if a setting is invalid.
     pub fn shared(settings: StoreSettings) -> Result<Store, Error> {
         static ALL: LazyLock<Mutex<HashMap<StoreSettings, Weak<Inner>>>> =
             LazyLock::new(Mutex::default);
@@ -244,7 +245,7 @@ impl Store {
         &self.0.settings.endpoint
     }
 
-    /// Settings of the store.
+    /// Returns the settings of the store.
     pub fn settings(&self) -> &StoreSettings {
         &self.0.settings
     }
@@ -252,17 +253,17 @@ impl Store {
     /// Adds the headers that authorise a request, for separate HTTP clients.
     ///
     /// # Errors
-    /// [`Error::Credentials`].
+    /// Fails with [`Error::Credentials`] if there are no credentials.
     pub async fn sign(&self, request: &mut Request) -> Result<(), Error> {
         match self.0.signs.sign(request).await {
             Ok(()) => {
                 self.0.has_signed.store(true, Relaxed);
                 Ok(())
             }
-            // Credentials have been found before, so only the service that gives them is unavailable.
-            Err(Error::Credentials(text)) if self.0.has_signed.load(Relaxed) => {
-                Err(Error::Broken(format!("no credentials now: {text}")))
-            }
+            // Credentials were found before. So now only the service that gives them is unavailable.
+            Err(Error::Credentials(text)) if self.0.has_signed.load(Relaxed) => Err(Error::Broken(
+                format!("the credentials are unavailable at the moment: {text}"),
+            )),
             Err(error) => Err(error),
         }
     }
@@ -297,11 +298,11 @@ impl Store {
     /// Checks that objects can be written: that credentials, bucket and region are right, and that the store answers. It leaves
     /// nothing behind.
     ///
-    /// It aborts an upload that does not exist. This needs credentials, bucket and region, and a permission that every user who
-    /// uploads needs.
+    /// It aborts an upload that does not exist. This needs correct credentials, bucket and region, and a permission that every
+    /// user who uploads needs.
     ///
     /// # Errors
-    /// Returns the reason why objects cannot be written.
+    /// Fails with the reason why objects cannot be written.
     pub async fn check(&self, key: &str, timeouts: Timeouts) -> Result<(), Error> {
         let _one = self.0.checking.acquire().await;
         let known = *lock(&self.0.checked);
@@ -310,7 +311,7 @@ impl Store {
         }
         match self.abort(key, NO_UPLOAD, timeouts).await {
             Ok(()) => {}
-            // Only the permission to abort may be missing.
+            // Perhaps only the permission to abort is missing.
             Err(Error::Refused {
                 status: 403, code, ..
             }) if matches!(code.as_str(), "AccessDenied" | "") => {
@@ -425,7 +426,7 @@ impl Store {
     /// Removes an upload and its parts. An upload that does not exist is not an error.
     ///
     /// # Errors
-    /// If it fails, the upload may still exist.
+    /// Fails if the store does not confirm it. The upload may then still exist.
     pub async fn abort(&self, key: &str, upload: &str, timeouts: Timeouts) -> Result<(), Error> {
         let request = self.request(Method::DELETE, key, &[("uploadId", upload)]);
         match self.ask(request, timeouts.request_ms).await {
@@ -566,7 +567,7 @@ impl Store {
     /// Removes an object. An object that does not exist is not an error.
     ///
     /// # Errors
-    /// If it fails, the object may still exist.
+    /// Fails if the store does not confirm it. The object may then still exist.
     pub async fn delete(&self, key: &str, timeouts: Timeouts) -> Result<(), Error> {
         let request = self.request(Method::DELETE, key, &[]);
         self.ask(request, timeouts.request_ms).await.map(|_| ())
@@ -580,7 +581,7 @@ pub async fn refusal_of(response: Response) -> Error {
         .headers()
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    // The refusal is an error even if its explanation cannot be read.
+    // It is a refusal even if the explanation cannot be read.
     let (code, message) = xml::refusal(&text_of(response).await.unwrap_or_default());
     Error::Refused {
         status,
@@ -590,8 +591,8 @@ pub async fn refusal_of(response: Response) -> Error {
     }
 }
 
-/// Runs work with a timeout. Any executor may call it, because connections and timers belong to the client's threads, and outlive
-/// the caller.
+/// Runs work with a timeout. It may be called from any executor, because connections and timers belong to the client's threads
+/// and outlive the caller.
 async fn within<T>(
     patience: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
@@ -619,7 +620,7 @@ async fn text_of(mut response: Response) -> Result<String, Error> {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > ANSWER_BYTES_MAX {
             return Err(Error::Answer(format!(
-                "it has more than {ANSWER_BYTES_MAX} bytes"
+                "the answer has more than {ANSWER_BYTES_MAX} bytes"
             )));
         }
     }

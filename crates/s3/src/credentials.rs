@@ -1,4 +1,4 @@
-//! Credentials, and signing of requests. No output here contains a secret.
+//! Credentials, and signing of requests. Nothing that this module prints contains a secret.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const ANSWER_BYTES_MAX: usize = 256 << 10;
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub enum Credentials {
     /// The usual places, in this order: environment, `~/.aws/credentials` and `~/.aws/config` with `AWS_PROFILE`, SSO, web
-    /// identity, a program of the profile, ECS, EC2. They are refreshed before they expire.
+    /// identity, a program that the profile names, ECS, EC2. Credentials are refreshed before they expire.
     #[default]
     Usual,
     /// These credentials.
@@ -47,10 +47,10 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Creates credentials from properties: a key with its secret, or neither.
+    /// Creates credentials from properties: a key with its secret, or neither of them.
     ///
     /// # Errors
-    /// [`Error::Setting`] if only one of them is given.
+    /// Fails with [`Error::Setting`] if only one of them is given.
     pub fn given(
         key: Option<&str>,
         secret: Option<&str>,
@@ -110,7 +110,7 @@ impl HttpSend for Http {
                 Err(failed(causes(&error.without_url())))
             }
             Err(_) => Err(failed(format!(
-                "no answer for {} s",
+                "the source of the credentials did not answer for {} s",
                 CREDENTIALS_TIMEOUT.as_secs()
             ))),
         }
@@ -160,7 +160,7 @@ impl Signs {
                 .map_err(|error: http::uri::InvalidUri| {
                     Error::Setting(format!("the URL is not usable: {error}"))
                 })?;
-        // Only headers that define the request are signed: others may be added or changed on the way.
+        // Sign only the headers that define the request, because others may be added or changed on the way.
         for (name, value) in request.headers().iter().filter(|(name, _)| is_signed(name)) {
             head.headers_mut().append(name, value.clone());
         }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_secret_is_shown() {
+    fn debug_output_and_errors_have_no_secret() {
         let given =
             Credentials::given(Some("AKIAKEY"), Some("SECRETSECRET"), Some("TOKEN")).unwrap();
         let signs = Signs::new(&given, "eu-west-1", &Client::new());

@@ -31,9 +31,9 @@ use crate::spool::Share;
 /// A stored object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// ETag of its content.
+    /// ETag of the object's content.
     pub etag: String,
-    /// Its size.
+    /// Size of the object in bytes.
     pub bytes: u64,
 }
 
@@ -78,7 +78,7 @@ impl Space {
     }
 }
 
-/// Data of an upload with a journal.
+/// The journal of an upload, and what belongs to it.
 pub(crate) struct Journaled {
     pub(crate) disk: Disk,
     pub(crate) path: PathBuf,
@@ -98,9 +98,9 @@ pub(crate) struct State {
     doomed: Vec<Doomed>,
     journal_is_due: bool,
     dropped: u64,
-    /// Whether the user has abandoned the upload. Then nothing of it is kept.
+    /// Whether the user has abandoned the upload. Then all of its data is removed.
     is_given_up: bool,
-    /// The result, after everything including the files is done.
+    /// The result. It is set when everything is done, including the handling of files.
     end: Option<Result<Stored, Error>>,
 }
 
@@ -187,7 +187,7 @@ impl Life {
         result
     }
 
-    /// Accesses the state without a notification.
+    /// Accesses the state without notifying the task.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&mut State, Option<&Journaled>) -> T) -> T {
         look(&mut lock(&self.state), self.journaled.as_ref())
     }
@@ -257,7 +257,7 @@ impl Life {
         }
         let _permit = TRANSFERS.acquire().await;
         let (store, key, timeouts) = (&self.store, self.object.key.as_str(), self.timeouts);
-        let missing = || Error::File(format!("{key}: its data is missing"));
+        let missing = || Error::File(format!("{key}: the data of a part is missing"));
         match task {
             Task::Create => store
                 .create(&self.object, timeouts)
@@ -291,8 +291,8 @@ impl Life {
         state.parts.get_mut(&number)?.closing.take()
     }
 
-    /// Completes an upload. If the store does not know the upload any more, it may be complete: the response to an earlier
-    /// request, or the journal, was lost.
+    /// Completes an upload. If the store does not know the upload any more, the upload may already be complete: the response to
+    /// an earlier request was lost, or the journal was.
     async fn complete(&self, upload: &str) -> Result<String, Error> {
         let parts: Vec<(u16, String)> = {
             let state = lock(&self.state);
@@ -346,11 +346,11 @@ impl Life {
         self.changed.notify_one();
     }
 
-    /// Finishes after the last request: only files are left to handle.
+    /// Finishes after the last request. Only files are left to be handled.
     async fn finish(&self, outcome: Outcome) {
         let (paths, is_kept) = {
             let state = &mut *lock(&self.state);
-            // A later process may retry a failed upload. Its files stay.
+            // A later process may retry a failed upload, so its files stay.
             let is_kept = matches!(outcome, Outcome::Failed(_)) && !state.is_given_up;
             let mut paths = std::mem::take(&mut state.doomed);
             if !is_kept {
@@ -363,7 +363,8 @@ impl Life {
             if !is_kept {
                 let whole = journaled.journal.file.clone();
                 let whole = whole.filter(|_| matches!(outcome, Outcome::Stored { .. }));
-                // The file is removed before its journal, otherwise it would be forgotten after a crash.
+                // Remove the file before its journal. In the other order, a crash in between would leave a file that no journal
+                // names.
                 remove(&journaled.disk, whole.into_iter().map(doomed)).await;
                 remove(&journaled.disk, [doomed(journaled.path.clone())]).await;
             }
@@ -397,7 +398,7 @@ impl State {
         }
     }
 
-    /// Counts bytes that were dropped before they were part of a part.
+    /// Counts bytes that were dropped before they belonged to a part.
     pub(crate) fn count_dropped(&mut self, bytes: u64) {
         self.dropped += bytes;
     }
@@ -421,8 +422,8 @@ impl State {
             .map(|part| part.data.clone())
     }
 
-    /// Frees everything that the core does not need any more. With a journal, files are removed only after the store has their
-    /// data, or after the data was dropped.
+    /// Frees everything that the core does not need any more. With a journal, a file is removed only after the store has its
+    /// data, or after its data was dropped.
     #[must_use]
     pub(crate) fn collect_released(&mut self, journaled: Option<&Journaled>) -> Vec<Waker> {
         let mut wakers = Vec::new();
@@ -452,7 +453,7 @@ impl State {
         self.space.release(part.held)
     }
 
-    /// Takes the files of parts, complete or not.
+    /// Takes the files of all parts, including the incomplete one.
     fn files(&mut self) -> Vec<Doomed> {
         let mut files: Vec<Doomed> = self.filling.take_file().into_iter().collect();
         if matches!(self.space, Space::Spool(_)) {
@@ -482,7 +483,7 @@ fn number_of(task: Task) -> Option<u16> {
     }
 }
 
-/// Removes files. Other processes may already have removed them.
+/// Removes files. Another process may already have removed them.
 async fn remove(disk: &Disk, files: impl IntoIterator<Item = Doomed>) {
     for Doomed { path, closing } in files {
         if let Some(closing) = closing {
@@ -514,7 +515,7 @@ async fn drive(life: Arc<Life>) {
             if let Some(bytes) = step.journal
                 && let Err(error) = journal::write(&journaled.disk, &journaled.path, bytes).await
             {
-                // The upload continues, but cannot be resumed after a crash.
+                // The upload continues, but it cannot be resumed after a crash.
                 tracing::warn!(key = life.object.key, %error, "cannot write the journal of an upload");
             }
             remove(&journaled.disk, step.doomed).await;

@@ -13,7 +13,8 @@ pub enum Error {
     Setting(String),
     /// Credentials are missing, or cannot be read.
     #[error(
-        "no credentials for S3: {0} (access-key and secret-access-key, or the usual places: environment, ~/.aws, SSO, web identity, ECS, EC2)"
+        "cannot find credentials for S3: {0} (set access-key and secret-access-key, or use the environment, ~/.aws, SSO, web identity, \
+        ECS or EC2)"
     )]
     Credentials(String),
     /// The store refuses the request.
@@ -28,19 +29,19 @@ pub enum Error {
         /// Pause that the store requests, in milliseconds.
         retry_after_ms: Option<u64>,
     },
-    /// The connection failed: it was refused, the host does not exist, or it is not trusted.
+    /// The connection failed: it was refused, or the host does not exist or is not trusted.
     #[error("cannot connect: {0}")]
     Connect(String),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(String),
     /// No answer came within this time.
-    #[error("no answer for {0} ms")]
+    #[error("the store did not answer for {0} ms")]
     TimedOut(u64),
-    /// The response is not one of S3.
+    /// The response does not come from an S3 interface.
     #[error("unexpected answer of the store: {0}")]
     Answer(String),
-    /// The spool failed, or a file to be sent.
+    /// The spool, or a file to be sent, has failed.
     #[error("{0}")]
     File(String),
     /// The object is longer than S3 allows.
@@ -85,7 +86,7 @@ impl Error {
         }
     }
 
-    /// The store's code, such as `NoSuchUpload`.
+    /// Returns the store's code, such as `NoSuchUpload`.
     pub fn code(&self) -> Option<&str> {
         match self {
             Error::Refused { code, .. } => Some(code.as_str()),
@@ -107,7 +108,7 @@ fn is_about_trust(text: &str) -> bool {
 }
 
 fn refusal(status: u16, code: &str, message: &str) -> String {
-    let mut text = format!("the store answers {status}");
+    let mut text = format!("the store answered with {status}");
     if !code.is_empty() {
         let _ = write!(text, " {code}");
     }
@@ -129,7 +130,7 @@ fn advice(status: u16, code: &str) -> Option<&'static str> {
             "correct access-key, secret-access-key and session-token, or those of the environment"
         }
         ("AccessDenied", _) | ("", 403) => {
-            "these credentials may not do this; s3:PutObject and s3:AbortMultipartUpload are needed to write, s3:GetObject to read"
+            "the credentials do not permit this; writing needs s3:PutObject and s3:AbortMultipartUpload, and reading needs s3:GetObject"
         }
         (
             "PermanentRedirect"
@@ -137,8 +138,8 @@ fn advice(status: u16, code: &str) -> Option<&'static str> {
             | "IllegalLocationConstraintException",
             _,
         )
-        | ("", 301) => "the bucket is in another region: correct region",
-        ("RequestTimeTooSkewed", _) => "set this machine's clock",
+        | ("", 301) => "the bucket is in another region; correct region",
+        ("RequestTimeTooSkewed", _) => "correct the clock of this machine",
         _ => return None,
     })
 }
@@ -185,7 +186,7 @@ mod tests {
         let text = refused(404, "NoSuchBucket").to_string();
         assert_eq!(
             text,
-            "the store answers 404 NoSuchBucket: why (create the bucket, or correct bucket and region)"
+            "the store answered with 404 NoSuchBucket: why (create the bucket, or correct bucket and region)"
         );
         assert!(refused(403, "").to_string().contains("s3:PutObject"));
     }

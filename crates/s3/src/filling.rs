@@ -42,7 +42,7 @@ impl Filling {
     }
 }
 
-/// A file to be removed after its pending operation has ended. Otherwise the operation might create the file again.
+/// A file to be removed when its pending operation has ended. If it were removed earlier, the operation might create it again.
 pub(crate) struct Doomed {
     pub(crate) path: PathBuf,
     pub(crate) closing: Option<Op<()>>,

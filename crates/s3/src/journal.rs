@@ -1,4 +1,5 @@
-//! Record on the disk of an upload that is not complete, so that another process can continue it. It contains no credentials.
+//! The journal of an upload that is not complete: a file, with which another process can continue the upload. It contains no
+//! credentials.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -65,7 +66,7 @@ impl Journal {
             .len();
         if size > BYTES_MAX {
             return Err(wrong(format!(
-                "it has {size} bytes; at most {BYTES_MAX} are expected"
+                "the journal has {size} bytes; expected at most {BYTES_MAX}"
             )));
         }
         let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
@@ -73,7 +74,7 @@ impl Journal {
             serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         if journal.version != VERSION {
             return Err(wrong(format!(
-                "version {} is not known; expected {VERSION}",
+                "the journal has version {}; expected {VERSION}",
                 journal.version
             )));
         }
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_read_as_it_was_written() {
+    fn journals_round_trip() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("j");
         std::fs::write(&path, journal().to_bytes()).unwrap();
@@ -145,7 +146,10 @@ mod tests {
                 &text.replace("http://", "ftp://"),
                 "is not the URL of a bucket",
             ),
-            (&text.replace("a/b", "../b"), "a part must not be"),
+            (
+                &text.replace("a/b", "../b"),
+                "a part of the key must not be",
+            ),
         ] {
             std::fs::write(&path, text).unwrap();
             let said = Journal::read(&path).unwrap_err().to_string();

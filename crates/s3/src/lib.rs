@@ -3,8 +3,8 @@
 //! - [`Store`]: a bucket with its credentials. [`Store::check`] checks that objects can be written to it, and leaves nothing
 //!   behind.
 //! - [`Upload`]: a stream that becomes an object while it grows. Its parts wait in a [`Pool`] of memory that all uploads share,
-//!   or in a [`Spool`] on the disk. The spool keeps them while the store is unavailable, and over a crash.
-//! - [`FileSender`]: whole files that become objects, one after the other, and are removed after the store has them.
+//!   or in a [`Spool`] on the disk. In the spool, parts survive a crash, and times in which the store is unavailable.
+//! - [`FileSender`]: sends whole files, one after the other. Each becomes an object, and is removed when the store has it.
 //!
 //! ```no_run
 //! use threadbare_s3::{Credentials, Endpoint, FileSender, Object, SenderSettings, Store, StoreSettings};

@@ -45,7 +45,7 @@ impl Object {
     /// Checks the key, and all values that are sent in headers.
     ///
     /// # Errors
-    /// Returns [`Error::Setting`] with the name of the setting, its value, and the allowed values.
+    /// Fails with [`Error::Setting`], which has the name of the setting, its value, and the allowed values.
     pub fn check(&self) -> Result<(), Error> {
         check_key(&self.key)?;
         self.headers().map(|_| ())

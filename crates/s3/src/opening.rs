@@ -13,7 +13,7 @@ use crate::lock;
 use crate::spool::Spool;
 use crate::upload::{Upload, UploadSettings};
 
-/// Number of checks of a store. After three without an answer it counts as unavailable.
+/// Number of checks of a store. After so many checks without an answer, the store counts as unavailable.
 const CHECKS_MAX: u32 = 3;
 const CHECK_PAUSE: Duration = Duration::from_millis(300);
 
@@ -37,7 +37,7 @@ pub struct Place {
     pub store: Store,
     /// Spool for waiting parts.
     pub spool: Option<Spool>,
-    /// Why the store does not answer now, if it does not. With a spool, this is not a failure.
+    /// Why the store does not answer now; `None` if it does. With a spool, a store that does not answer is not a failure.
     pub away: Option<Error>,
 }
 
@@ -47,7 +47,7 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-/// A place that is being prepared. Dropping this does not stop the preparation.
+/// A place that is being prepared. Dropping this value does not stop the preparation.
 #[derive(Clone)]
 pub struct Opening(Arc<Mutex<State>>);
 
@@ -67,7 +67,7 @@ impl Place {
 }
 
 impl Opening {
-    /// Ready when the preparation has ended.
+    /// Returns `Ready` when the preparation has ended.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<Place, Error>> {
         let mut state = lock(&self.0);
         if let Some(result) = &state.result {
@@ -104,7 +104,7 @@ async fn ready(settings: PlaceSettings) -> Result<Place, Error> {
         upload,
         check,
     } = settings;
-    // Both steps read files.
+    // These steps read files, so they run on a thread that may block.
     let opened = tokio::task::spawn_blocking(move || {
         let opened = spool
             .map(|(path, bytes_max)| Spool::open(&path, bytes_max))

@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// Maximum length of a key ("Amazon S3 User Guide", "Naming Amazon S3 objects").
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Default region, that of the stock elements.
+/// Default region, the same as in the stock elements.
 pub const REGION_DEFAULT: &str = "us-west-2";
 
 /// Characters that are not escaped in the path of a signed URL: RFC 3986's unreserved characters.
@@ -36,14 +36,16 @@ impl ObjectUri {
     /// Parses `s3://region/bucket/key[?version=V]`.
     ///
     /// # Errors
-    /// [`Error::Setting`] with the URI and the expected form.
+    /// Fails with [`Error::Setting`], which has the URI and the expected form.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |what: &str| {
             Error::Setting(format!(
                 "uri={text}: {what}; expected s3://region/bucket/key or s3://region/bucket/key?version=V"
             ))
         };
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("no scheme"))?;
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| wrong("the scheme is missing"))?;
         if !scheme.eq_ignore_ascii_case("s3") {
             return Err(wrong(&format!("the scheme {scheme} is not allowed")));
         }
@@ -58,16 +60,18 @@ impl ObjectUri {
         }
         let mut parts = path.splitn(3, '/');
         let mut next = |what: &str| match parts.next() {
-            Some(part) if !part.is_empty() => decoded(part).ok_or_else(|| wrong("it is not UTF-8")),
-            _ => Err(wrong(&format!("no {what}"))),
+            Some(part) if !part.is_empty() => {
+                decoded(part).ok_or_else(|| wrong("the text is not UTF-8"))
+            }
+            _ => Err(wrong(&format!("the {what} is missing"))),
         };
         let (region, bucket, key) = (next("region")?, next("bucket")?, next("key")?);
         let version = match query.map(|query| query.split_once('=')) {
             None => None,
             Some(Some(("version", version))) if !version.is_empty() && !version.contains('&') => {
-                Some(decoded(version).ok_or_else(|| wrong("it is not UTF-8"))?)
+                Some(decoded(version).ok_or_else(|| wrong("the text is not UTF-8"))?)
             }
-            Some(_) => return Err(wrong("only version=V is known behind ?")),
+            Some(_) => return Err(wrong("only version=V may follow the ?")),
         };
         check_region(&region)?;
         check_bucket(&bucket)?;
@@ -100,7 +104,7 @@ fn decoded(text: &str) -> Option<String> {
 /// Checks a region, which becomes part of host names.
 ///
 /// # Errors
-/// [`Error::Setting`].
+/// Fails with [`Error::Setting`] if the region is invalid.
 pub fn check_region(region: &str) -> Result<(), Error> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !region.is_empty() && region.len() <= 63 && region.chars().all(is_plain) {
@@ -115,7 +119,7 @@ pub fn check_region(region: &str) -> Result<(), Error> {
 /// Checks a bucket, which becomes part of host names and paths. Other stores allow more than Amazon does: upper case and `_`.
 ///
 /// # Errors
-/// [`Error::Setting`].
+/// Fails with [`Error::Setting`] if the bucket is invalid.
 pub fn check_bucket(bucket: &str) -> Result<(), Error> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let is_fine = (3..=255).contains(&bucket.len())
@@ -134,7 +138,7 @@ pub fn check_bucket(bucket: &str) -> Result<(), Error> {
 /// Checks that a URL can contain the key: no part of the key is `.` or `..`, which clients and proxies remove.
 ///
 /// # Errors
-/// [`Error::Setting`].
+/// Fails with [`Error::Setting`] if the key is invalid.
 pub fn check_key(key: &str) -> Result<(), Error> {
     let wrong = |what: &str| Err(Error::Setting(format!("key={key}: {what}")));
     match key {
@@ -145,7 +149,7 @@ pub fn check_key(key: &str) -> Result<(), Error> {
         ))),
         _ if key.contains(char::is_control) => wrong("control characters are not allowed"),
         _ if key.split('/').any(|part| matches!(part, "." | "..")) => {
-            wrong("a part must not be . or ..")
+            wrong("a part of the key must not be . or ..")
         }
         _ => Ok(()),
     }
@@ -165,7 +169,7 @@ impl Endpoint {
     /// name.
     ///
     /// # Errors
-    /// [`Error::Setting`] with the invalid setting.
+    /// Fails with [`Error::Setting`], which names the invalid setting.
     pub fn new(
         uri: Option<&str>,
         region: &str,
@@ -202,7 +206,7 @@ impl Endpoint {
             return Err(wrong("user and password are not allowed"));
         }
         if base.query().is_some() || base.fragment().is_some() {
-            return Err(wrong("? and # are not allowed"));
+            return Err(wrong("the characters ? and # are not allowed"));
         }
         let host = base.host_str().unwrap_or_default().to_owned();
         // An IP address has no subdomains. A certificate for *.host covers only one level of subdomains, so a bucket with dots
@@ -226,7 +230,7 @@ impl Endpoint {
         })
     }
 
-    /// Creates the endpoint from a journal, with the value of [`Endpoint::base`].
+    /// Creates the endpoint from the value of [`Endpoint::base`] in a journal.
     pub(crate) fn of_base(base: &str, region: &str, bucket: &str) -> Result<Self, Error> {
         check_region(region)?;
         check_bucket(bucket)?;
@@ -250,17 +254,17 @@ impl Endpoint {
         self.base.as_str()
     }
 
-    /// Region, such as `eu-west-1`.
+    /// Returns the region, such as `eu-west-1`.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// The bucket.
+    /// Returns the bucket.
     pub fn bucket(&self) -> &str {
         &self.bucket
     }
 
-    /// The URL of an object, or of the bucket itself for an empty key. `query` has names and values.
+    /// Returns the URL of an object, or of the bucket itself for an empty key. `query` has names and values.
     pub fn url(&self, key: &str, query: &[(&str, &str)]) -> Url {
         let mut url = self.base.clone();
         let path = format!("{}{}", url.path(), utf8_percent_encode(key, PLAIN_PATH));
@@ -282,7 +286,7 @@ impl Endpoint {
         url
     }
 
-    /// The endpoint, for messages.
+    /// Returns the endpoint, for messages.
     pub fn shown(&self) -> String {
         format!(
             "{} (bucket {}, region {})",
@@ -318,16 +322,16 @@ mod tests {
     fn invalid_uri_is_refused_with_the_reason() {
         for (uri, expected) in [
             ("http://eu/bucket/key", "the scheme http is not allowed"),
-            ("bucket/key", "no scheme"),
-            ("s3://", "no region"),
-            ("s3://eu-west-1/", "no bucket"),
-            ("s3://eu-west-1/bucket/", "no key"),
-            ("s3://eu-west-1/bucket", "no key"),
+            ("bucket/key", "the scheme is missing"),
+            ("s3://", "the region is missing"),
+            ("s3://eu-west-1/", "the bucket is missing"),
+            ("s3://eu-west-1/bucket/", "the key is missing"),
+            ("s3://eu-west-1/bucket", "the key is missing"),
             ("s3://eu-west-1/bucket/key?x=1", "only version=V"),
             ("s3://EU/bucket/key", "region=EU"),
             ("s3://eu/b/key", "bucket=b"),
-            ("s3://eu/bucket/a/../b", "a part must not be"),
-            ("s3://eu/bucket/%2E%2E/b", "a part must not be"),
+            ("s3://eu/bucket/a/../b", "a part of the key must not be"),
+            ("s3://eu/bucket/%2E%2E/b", "a part of the key must not be"),
             ("s3://eu/bucket/%ff", "not UTF-8"),
             ("s3://eu/bucket/a#b", "fragment"),
         ] {
@@ -396,7 +400,7 @@ mod tests {
             prop_assert_eq!(ObjectUri::parse(&uri.to_string()), Ok(uri));
         }
 
-        /// For any key, the URL stays below the bucket, and names that key.
+        /// For any key, the URL stays below the bucket, and leads to that key.
         #[test]
         fn a_key_stays_below_its_bucket(key in "[a-z/.%ü?# ]{1,20}") {
             prop_assume!(check_key(&key).is_ok());

@@ -32,7 +32,7 @@ struct Shares<W> {
 #[derive(Debug)]
 struct User<W> {
     used: u64,
-    /// Number of bytes in the part being filled, and the waker, if the user waits.
+    /// Number of bytes in the part being filled, and the waker; `None` if the user does not wait.
     waits: Option<(u64, W)>,
 }
 
@@ -62,8 +62,8 @@ impl<W> Shares<W> {
         user
     }
 
-    /// Maximum number of bytes. Two of the largest parts always fit, because a single part larger than the memory would never be
-    /// full.
+    /// Returns the maximum number of bytes. It is at least twice the size of the largest part, because a part that is larger than
+    /// the memory would never be full.
     fn max(&self) -> u64 {
         self.max.max(self.reserve.saturating_mul(2))
     }
@@ -77,7 +77,7 @@ impl<W> Shares<W> {
         self.used.saturating_add(bytes) <= limit
     }
 
-    /// Grants `bytes` to `user`, whose part has `filled` bytes, if they fit.
+    /// Grants `bytes` to `user` if they fit. `filled` is the number of bytes in the user's part.
     fn take(&mut self, user: u64, bytes: u64, filled: u64, waker: impl FnOnce() -> W) -> bool {
         let mut is_taken = self.fits(bytes, self.leader == Some(user));
         if !is_taken && self.leader.is_none() {
@@ -137,7 +137,7 @@ impl<W> Shares<W> {
         self.waiting()
     }
 
-    /// Takes the wakers of waiting users. Their parts stay known, so that the fullest becomes the leader.
+    /// Takes the wakers of waiting users. Their parts stay known, so that the user with the fullest part becomes the leader.
     fn waiting(&mut self) -> Vec<W>
     where
         W: Sized,
@@ -147,7 +147,7 @@ impl<W> Shares<W> {
             .values_mut()
             .filter_map(|user| user.waits.take())
             .collect();
-        // The user with the fullest part asks again first.
+        // The user with the fullest part is woken first.
         waiting.sort_by_key(|(filled, _)| std::cmp::Reverse(*filled));
         waiting.into_iter().map(|(_, waker)| waker).collect()
     }
@@ -158,18 +158,18 @@ impl<W> Shares<W> {
 pub struct Pool(Arc<Mutex<Shares<Waker>>>);
 
 impl Pool {
-    /// Creates a pool of this many bytes; at least two of the largest parts fit.
+    /// Creates a pool of this many bytes, or of twice the size of the largest part if that is more.
     pub fn new(bytes_max: u64) -> Self {
         Pool(Arc::new(Mutex::new(Shares::new(bytes_max))))
     }
 
-    /// The process's pool, with [`POOL_BYTES_DEFAULT`].
+    /// Returns the process's pool, with [`POOL_BYTES_DEFAULT`].
     pub fn of_process() -> Self {
         static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(POOL_BYTES_DEFAULT));
         POOL.clone()
     }
 
-    /// Maximum number of bytes that the uploads may hold together.
+    /// Returns the maximum number of bytes that the uploads may hold together.
     pub fn max(&self) -> u64 {
         lock(&self.0).max()
     }
@@ -184,7 +184,7 @@ impl Pool {
         wake(wakers);
     }
 
-    /// Number of bytes that the uploads hold.
+    /// Returns the number of bytes that the uploads hold.
     pub fn used(&self) -> u64 {
         lock(&self.0).used
     }
@@ -206,7 +206,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Takes memory. Returns `false` if it is refused; the waker is called when that may have changed.
+    /// Takes memory. Returns `false` if it is refused; then the waker is called when the result may be different.
     pub(crate) fn take(&self, bytes: u64, filled: u64, waker: &Waker) -> bool {
         lock(&self.pool.0).take(self.user, bytes, filled, || waker.clone())
     }
@@ -215,7 +215,8 @@ impl Lease {
         self.pool.max()
     }
 
-    /// Notes that the part is full. The caller must call the returned wakers without a lock, as with the other functions.
+    /// Notes that the part is full. The caller must call the returned wakers without a lock. This also applies to the other
+    /// functions.
     #[must_use]
     pub(crate) fn sealed(&self) -> Vec<Waker> {
         lock(&self.pool.0).sealed(self.user)
@@ -277,9 +278,10 @@ mod tests {
     }
 
     proptest! {
-        /// The model sums up the bytes of each user. Streams fill parts of 50 bytes in pieces. Full parts are sent at some time.
+        /// The model sums up the bytes of each user. Streams fill parts of 50 bytes, in pieces. Full parts are sent at any later
+        /// time.
         #[test]
-        fn the_bound_holds_and_all_parts_are_sent(
+        fn memory_stays_bounded_and_all_parts_are_sent(
             max in 100..300u64,
             steps in prop::collection::vec((0..8usize, 1..=10u64, any::<bool>()), 1..400),
         ) {
@@ -309,7 +311,7 @@ mod tests {
             for (index, bytes, sends) in steps {
                 step(index, bytes, sends, &mut filled, &mut flying);
             }
-            // From any state, each user gets a full part if all continue and full parts are sent.
+            // From any state, each user gets a full part if all users continue and full parts are sent.
             let mut wins = [0; 8];
             for _ in 0..200 {
                 for (index, wins) in wins.iter_mut().enumerate() {

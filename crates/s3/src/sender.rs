@@ -1,4 +1,4 @@
-//! Whole files that become objects, and are removed after the store has them.
+//! Whole files that become objects. Each file is removed when the store has it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -45,7 +45,7 @@ pub enum FileEvent {
         /// Size of the file in bytes.
         total: u64,
     },
-    /// The store has the file, which is removed.
+    /// The store has the file, which is then removed locally.
     Stored {
         /// The file.
         path: PathBuf,
@@ -54,8 +54,8 @@ pub enum FileEvent {
         /// The object.
         stored: Stored,
     },
-    /// The store refuses the file, or the file cannot be read. The file stays. [`FileSender::retry`] or the next
-    /// [`FileSender::start`] sends it again.
+    /// The store refuses the file, or the file cannot be read. The file stays. It is sent again by [`FileSender::retry`], or by
+    /// the next [`FileSender::start`].
     Failed {
         /// The file.
         path: PathBuf,
@@ -109,8 +109,8 @@ impl SenderSettings {
     }
 }
 
-/// Sends files. Clones refer to the same sender. If it is dropped, files that are being sent continue. If this process ends
-/// before they are finished, the next process sends them.
+/// Sends files. Clones refer to the same sender. If the sender is dropped, the files that are being sent continue. If the process
+/// ends before they are finished, the next process sends them.
 #[derive(Clone)]
 pub struct FileSender(Arc<Inner>);
 
@@ -185,7 +185,7 @@ impl FileSender {
         let lock_file = lock_file.map_err(|error| failed(error.to_string()))?;
         lock_file
             .try_lock()
-            .map_err(|_| failed("another sender uses it".into()))?;
+            .map_err(|_| failed("another process uses the folder".into()))?;
         if settings.at_once == 0 {
             return Err(Error::Setting("at_once=0: expected at least 1".into()));
         }
@@ -234,7 +234,7 @@ impl FileSender {
                     drop(self.begin(journal, path, file, known.len())?);
                     count += 1;
                 }
-                // The file is removed before its record, because the store has it.
+                // Remove the file before its record, because the store has the file.
                 _ => drop(fs::remove_file(&path)),
             }
         }
@@ -259,7 +259,7 @@ impl FileSender {
         let path = std::path::absolute(path.as_ref()).map_err(|error| wrong(error.to_string()))?;
         let known = fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
         if !known.is_file() {
-            return Err(wrong("it is not a file".into()));
+            return Err(wrong("the path is not that of a file".into()));
         }
         if inner.sizes.cut(known.len()).is_none() {
             return Err(Error::TooLong {
@@ -333,7 +333,7 @@ async fn transfer(
     path: PathBuf,
     bytes: u64,
 ) -> Result<Stored, Error> {
-    // The file is recorded before it waits for its turn.
+    // Write the record before the file waits for its turn.
     journal::write(&inner.disk, &journal_path, journal.to_bytes()).await?;
     let _place = inner.places.acquire().await;
     let sizes = Sizes::new(journal.part_bytes, PART_BYTES_MAX)?;
@@ -415,7 +415,7 @@ fn parts_of(
 fn with_progress(life: Life, on_event: Tell, path: PathBuf, total: u64) -> Life {
     let key = life.object().key.clone();
     life.with_progress(Box::new(move |counts: Counts| {
-        // The end of the file has a separate event.
+        // The end of the file has its own event.
         if counts.stored < total && counts.stored > 0 {
             on_event(&FileEvent::Progress {
                 path: path.clone(),

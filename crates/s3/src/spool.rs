@@ -30,7 +30,7 @@ const RUN: &str = "run-";
 const JOURNAL: &str = ".json";
 /// Extension of a part that is being filled.
 const PART: &str = ".part";
-/// Maximum size of all spooled data of the process that wait for the disk.
+/// Maximum size of all spooled data of the process that waits for the disk.
 const DISK_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of runs: a folder with more is not a spool.
 const RUNS_MAX: usize = 10_000;
@@ -42,7 +42,7 @@ pub struct Spool(Arc<Folder>);
 struct Folder {
     root: PathBuf,
     run: PathBuf,
-    /// The lock of the run. It ends with the process, in any way.
+    /// The lock of the run. It ends with the process, however the process ends.
     lock: File,
     disk: Disk,
     budget: Budget,
@@ -74,7 +74,7 @@ impl Drop for LeftRun {
     }
 }
 
-/// Removes the folder if it is empty. The lock file is removed last, so no other process can lock the folder in the meantime.
+/// Removes the folder if it is empty. The lock file is removed last, so no other process can lock the folder before that.
 fn remove_run(path: &Path, lock: Option<File>) {
     let is_empty = fs::read_dir(path)
         .is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == LOCK));
@@ -103,12 +103,12 @@ impl std::fmt::Debug for Left {
 }
 
 impl Left {
-    /// The key of the object.
+    /// Returns the key of the object.
     pub fn key(&self) -> &str {
         &self.journal.object.key
     }
 
-    /// Number of bytes in the spool.
+    /// Returns the number of bytes in the spool.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|(_, _, bytes)| bytes).sum()
     }
@@ -119,8 +119,8 @@ impl Left {
 }
 
 impl Spool {
-    /// Returns the process's spool in this folder. The first user decides on the maximum, `bytes_max`. It also gets the uploads
-    /// that other processes have left. This blocks on the disk.
+    /// Returns the process's spool in this folder. The first user determines the maximum, `bytes_max`, and gets the uploads that
+    /// other processes have left. This blocks on the disk.
     ///
     /// # Errors
     /// Fails if the folder cannot be used.
@@ -161,17 +161,17 @@ impl Spool {
         Ok((Spool(folder), left))
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0.root
     }
 
-    /// Maximum size in bytes.
+    /// Returns the maximum size in bytes.
     pub fn max(&self) -> u64 {
         lock(&self.0.state).max
     }
 
-    /// Present size in bytes.
+    /// Returns the present size in bytes.
     pub fn used(&self) -> u64 {
         lock(&self.0.state).used
     }
@@ -184,7 +184,7 @@ impl Spool {
         &self.0.budget
     }
 
-    /// Path of a new upload's journal.
+    /// Returns the path of a new upload's journal.
     pub(crate) fn next_journal(&self) -> PathBuf {
         let mut room = lock(&self.0.state);
         room.next += 1;
@@ -211,8 +211,7 @@ impl Share {
         &self.0
     }
 
-    /// Returns the number of bytes that may be written, at most `bytes`. If it is 0, the waker is called when more may be
-    /// possible.
+    /// Returns the number of bytes that may be written, at most `bytes`. If it is 0, the waker is called when there may be room.
     pub(crate) fn take(&self, bytes: u64, waker: &Waker) -> u64 {
         let mut room = lock(&self.0.0.state);
         let taken = bytes.min(room.max.saturating_sub(room.used));
@@ -234,13 +233,13 @@ impl Share {
     }
 }
 
-/// Path of a part's file.
+/// Returns the path of a part's file.
 pub(crate) fn part_path(journal: &Path, number: u16, is_complete: bool) -> PathBuf {
     let end = if is_complete { "" } else { PART };
     journal.with_extension(format!("{number:05}{end}"))
 }
 
-/// Creates a run. Its lock is held from the start: otherwise other processes would consider the run to be left behind.
+/// Creates a run. Its lock is held from the start, because otherwise other processes would think that the run was left behind.
 fn make_run(root: &Path) -> io::Result<(PathBuf, File)> {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -250,7 +249,7 @@ fn make_run(root: &Path) -> io::Result<(PathBuf, File)> {
     let file = File::create_new(&unnamed)?;
     file.lock()?;
     let run = root.join(format!("{RUN}{name}"));
-    // Other users of the machine may not read the stored data.
+    // Other users of the machine must not read the stored data.
     DirBuilder::new().mode(0o700).create(&run)?;
     fs::rename(unnamed, run.join(LOCK))?;
     Ok((run, file))
@@ -273,7 +272,7 @@ fn left_in(root: &Path, own: &Path) -> Vec<Left> {
 }
 
 fn left_in_run(run: &Path) -> Vec<Left> {
-    // A run without a lock is only being created.
+    // A run without a lock file is still being created.
     let Ok(file) = File::open(run.join(LOCK)) else {
         return Vec::new();
     };
@@ -295,7 +294,7 @@ fn left_in_run(run: &Path) -> Vec<Left> {
             Ok(journal) => {
                 let parts = parts_of(path, &journal);
                 if parts.is_empty() && journal.done.is_empty() && journal.upload.is_none() {
-                    // No data had arrived, or none had reached the disk.
+                    // Either no data had arrived, or none had reached the disk.
                     let _ = fs::remove_file(path);
                     continue;
                 }
@@ -306,15 +305,15 @@ fn left_in_run(run: &Path) -> Vec<Left> {
                     parts,
                 });
             }
-            // The journal stays, for inspection.
+            // The journal stays, so that an operator can inspect it.
             Err(error) => tracing::warn!(%error, "cannot read a journal in the spool"),
         }
     }
     left
 }
 
-/// Returns the files that the store does not have: complete parts, and the part that was being filled. A number without a file
-/// was dropped. Parts after an incomplete one came after a gap.
+/// Returns the files that the store does not have: complete parts, and the part that was being filled. If a number has no file,
+/// its part was dropped. Parts after an incomplete part are not returned, because data is missing before them.
 fn parts_of(path: &Path, journal: &Journal) -> Vec<(u16, PathBuf, u64)> {
     let size = |path: &Path| fs::metadata(path).ok().map(|known| known.len());
     let done: &BTreeMap<_, _> = &journal.done;
@@ -322,7 +321,7 @@ fn parts_of(path: &Path, journal: &Journal) -> Vec<(u16, PathBuf, u64)> {
     for number in 1..=PARTS_MAX {
         let complete = part_path(path, number, true);
         if done.contains_key(&number) {
-            // The journal is written before a part is removed.
+            // The journal says that the store has this part, so the file is not needed.
             let _ = fs::remove_file(complete);
         } else if let Some(bytes) = size(&complete) {
             parts.push((number, complete, bytes));
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_living_process_are_left_alone() {
+    fn files_of_a_living_process_are_not_touched() {
         let folder = tempfile::tempdir().unwrap();
         let (run, _lock) = make_run(folder.path()).unwrap();
         fs::write(run.join("u1.json"), "{}").unwrap();

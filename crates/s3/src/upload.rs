@@ -1,4 +1,4 @@
-//! A stream that becomes an object, while it grows.
+//! A stream that becomes an object while it grows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
@@ -26,10 +26,10 @@ const BLOCK_BYTES_MIN: u64 = 4 << 10;
 const BLOCK_BYTES_MAX: u64 = 256 << 10;
 /// Block size of the disk service for each stream with a spool.
 const SPOOL_BLOCK_BYTES: usize = 8 << 10;
-/// Maximum number of concurrent parts of an upload. More would not be faster, because other uploads are sent at the same time.
+/// Maximum number of concurrent parts of an upload. More would not be faster, because other uploads are being sent, too.
 const AT_ONCE: usize = 2;
 
-/// Share of the pool up to which parts in memory grow. The pool also reserves this much for one of them.
+/// A part in memory grows up to the pool's size divided by this number. The pool also reserves this much for one part.
 const POOL_SHARE: u64 = 8;
 
 /// Action when memory or spool are full.
@@ -38,7 +38,7 @@ pub enum SlowPolicy {
     /// Writes wait.
     #[default]
     HoldUp,
-    /// The oldest waiting part is dropped. If there is none, the written data is dropped.
+    /// The oldest waiting part is dropped. If no part is waiting, the data that is being written is dropped.
     DropOldest,
     /// The upload fails.
     Fail,
@@ -79,7 +79,7 @@ impl Default for UploadSettings {
 
 /// A stream that is being uploaded. All functions may be called on any thread, and none blocks on the store or the disk.
 ///
-/// If it is dropped before [`Upload::finish`], it ends as [`UploadSettings::on_error`] says. If it is dropped afterwards, it
+/// If it is dropped before [`Upload::finish`], it ends as [`UploadSettings::on_error`] says. If it is dropped after that call, it
 /// continues.
 pub struct Upload {
     life: Arc<Life>,
@@ -99,7 +99,7 @@ impl Upload {
     /// Begins an upload.
     ///
     /// # Errors
-    /// [`Error::Setting`].
+    /// Fails with [`Error::Setting`] if a setting is invalid.
     pub fn begin(
         store: &Store,
         object: Object,
@@ -144,10 +144,10 @@ impl Upload {
 
     /// Resumes an upload that another process has left in the spool.
     ///
-    /// `settings` supplies the credentials. The destination is that of the upload.
+    /// Only the credentials of `settings` are used. The destination is that of the upload.
     ///
     /// # Errors
-    /// [`Error::Setting`].
+    /// Fails with [`Error::Setting`] if a setting is invalid.
     pub fn resume(
         left: Left,
         store: &StoreSettings,
@@ -202,7 +202,7 @@ impl Upload {
         })
     }
 
-    /// Takes some of the bytes, in order. Returns `Ready` with their number, which is 0 only if `bytes` is empty.
+    /// Takes some of the bytes, in order. Returns their number as `Ready`; it is 0 only if `bytes` is empty.
     ///
     /// # Errors
     /// Fails if the upload has failed, now or earlier.
@@ -241,7 +241,7 @@ impl Upload {
     /// Takes all of the bytes.
     ///
     /// # Errors
-    /// The same as those of [`Upload::poll_write`].
+    /// Fails if the upload has failed, now or earlier.
     pub async fn write(&self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let count = poll_fn(|cx| self.poll_write(cx, bytes)).await?;
@@ -250,13 +250,13 @@ impl Upload {
         Ok(())
     }
 
-    /// Ends the data.
+    /// Ends the data of the object.
     pub fn finish(&self) {
         let wakers = self.life.change(|state, journaled| state.finish(journaled));
         wake(wakers);
     }
 
-    /// Ready when the upload has ended: with the object, or with the error.
+    /// Returns `Ready` when the upload has ended, with the object or the error.
     pub fn poll_stored(&self, cx: &mut Context<'_>) -> Poll<Result<Stored, Error>> {
         self.life.poll_end(cx)
     }
@@ -269,7 +269,7 @@ impl Upload {
         poll_fn(|cx| self.poll_stored(cx)).await
     }
 
-    /// The error after which no more data is accepted.
+    /// Returns the error after which no more data is accepted.
     pub fn error(&self) -> Option<Error> {
         self.life
             .look(|state, _| match (state.core.outcome(), state.end()) {
@@ -293,7 +293,7 @@ impl Upload {
     }
 
     /// Ends the upload without more data. With [`OnError::Complete`], the data so far becomes an object. Otherwise all local data
-    /// is removed, and `on_error` decides what happens to the parts at the store.
+    /// is removed, and `on_error` determines what happens to the parts at the store.
     pub fn give_up(&self, on_error: OnError) {
         if on_error == OnError::Complete {
             return self.finish();
@@ -314,7 +314,7 @@ impl Upload {
         self.life.counts()
     }
 
-    /// The key of the object.
+    /// Returns the key of the object.
     pub fn key(&self) -> &str {
         &self.life.object().key
     }
@@ -344,7 +344,7 @@ fn parts_of(left: &Left, disk: &Disk) -> HashMap<u16, Part> {
         .map(|(number, path, bytes)| (*number, part(path, *bytes)))
         .collect();
     if parts.is_empty() && left.journal.done.is_empty() {
-        // The upload has begun without any data, so the object is empty.
+        // The upload was begun, but has no data. So the object is empty.
         let data = Data::Memory(Vec::new());
         parts.insert(
             1,
@@ -360,7 +360,7 @@ fn parts_of(left: &Left, disk: &Disk) -> HashMap<u16, Part> {
 
 fn plan(sizes: Sizes, settings: &UploadSettings) -> Plan {
     match settings.spool {
-        // Data that the store refuses is safe on the disk, and is not removed because of the refusal.
+        // The data is safe on the disk, so it stays there even if the store refuses it.
         Some(_) => Plan {
             sizes,
             at_once: AT_ONCE,
@@ -379,7 +379,7 @@ fn plan(sizes: Sizes, settings: &UploadSettings) -> Plan {
 /// Result of a write.
 struct Written {
     count: usize,
-    /// Whether a part is complete, or was dropped.
+    /// Whether a part was completed or dropped, so that the task has work to do.
     is_news: bool,
 }
 
@@ -424,7 +424,7 @@ impl State {
                 SlowPolicy::DropOldest => match self.core.drop_oldest() {
                     Some(_) => {
                         is_news = true;
-                        // The store does not have this part, so its file is removed too.
+                        // The store does not have this part. It was dropped, so remove its file, too.
                         while let Some(number) = self.core.poll_released() {
                             wakers.extend(self.remove_part(number));
                         }
@@ -441,7 +441,7 @@ impl State {
         }
     }
 
-    /// The reason to accept no more data, if there is one.
+    /// Returns the reason why no more data is accepted, if there is one.
     fn refusal(&self) -> Option<Error> {
         match self.core.outcome() {
             Some(Outcome::Failed(error)) => return Some(error.clone()),
@@ -462,7 +462,8 @@ impl State {
             Space::Own => ("bytes", 0),
         };
         Error::TooSlow(format!(
-            "the store is too slow (slow-policy=fail): {held} bytes of this object wait, with {what}={max} for all of them"
+            "the store is too slow (slow-policy=fail): {held} bytes of this object wait for the store; the limit is {what}={max} for all \
+            objects"
         ))
     }
 
@@ -568,7 +569,7 @@ impl State {
             }
             Poll::Ready(Err(failure)) => Err(Error::File(failure.to_string())),
             Poll::Pending => {
-                // The spool had this room before, so waiters are woken elsewhere.
+                // The spool had this room a moment ago, so its waiters need not be woken for it.
                 drop(share.release(taken));
                 Ok(0)
             }

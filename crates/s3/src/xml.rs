@@ -82,7 +82,7 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
     from_str(text).map_err(|error| Error::Answer(shown(&error.to_string())))
 }
 
-/// Returns code and message of a refusal. Of any other text, it returns the beginning.
+/// Returns code and message of a refusal. If the text is something else, returns its beginning.
 pub(crate) fn refusal(text: &str) -> (String, String) {
     match read::<Refusal>(text) {
         Ok(refusal) => (shown(&refusal.code), shown(&refusal.message)),
@@ -93,14 +93,14 @@ pub(crate) fn refusal(text: &str) -> (String, String) {
 pub(crate) fn created(text: &str) -> Result<String, Error> {
     let created: Created = read(text)?;
     if created.upload_id.is_empty() {
-        Err(Error::Answer("an upload without an id".into()))
+        Err(Error::Answer("the upload has no id".into()))
     } else {
         Ok(created.upload_id)
     }
 }
 
-/// Returns the ETag of a completed upload. The store may begin to answer before it knows the result, so a refusal may come with
-/// status 200.
+/// Returns the ETag of a completed upload. The store may begin its response before it knows the result, so a refusal may come
+/// with status 200.
 pub(crate) fn completed(text: &str) -> Result<String, Error> {
     if let Ok(completed) = read::<Completed>(text)
         && !completed.etag.is_empty()
@@ -110,7 +110,7 @@ pub(crate) fn completed(text: &str) -> Result<String, Error> {
     let (code, message) = refusal(text);
     if code.is_empty() {
         Err(Error::Answer(
-            "the upload is complete, or not: no ETag and no code".into(),
+            "the answer has neither an ETag nor an error code, so the upload may or may not be complete".into(),
         ))
     } else {
         Err(Error::Refused {
@@ -150,9 +150,9 @@ mod tests {
 
     use super::*;
 
-    /// The examples of the API reference.
+    /// The examples in the API reference are parsed.
     #[test]
-    fn answers_are_read() {
+    fn responses_of_the_store_are_parsed() {
         let text = r#"<?xml version="1.0" encoding="UTF-8"?>
             <InitiateMultipartUploadResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
             <Bucket>example-bucket</Bucket><Key>example-object</Key><UploadId>VXBsb2Fk</UploadId></InitiateMultipartUploadResult>"#;
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         /// A server may send anything.
         #[test]
-        fn no_answer_causes_a_panic(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
+        fn no_response_causes_a_panic(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
             let _ = (created(&text), completed(&text), parts(&text), uploads(&text), refusal(&text));
         }
     }

@@ -94,7 +94,7 @@ async fn accept<S, F>(
         match accepted {
             Ok((stream, peer)) => {
                 let Some(place) = places.enter(peer.ip()).map(Arc::new) else {
-                    tracing::debug!(name, %peer, "connection refused: the limit is reached");
+                    tracing::debug!(name, %peer, "closed a connection, because the limit of connections is reached");
                     continue;
                 };
                 prepare(&stream);

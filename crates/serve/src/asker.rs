@@ -53,7 +53,7 @@ pub(super) enum Unreplied {
     #[error("the request with this cookie is still being processed")]
     InHand,
     /// Another node of the cluster owns the call.
-    #[error("another node has the call")]
+    #[error("another node owns the call")]
     Moved,
     /// The message is not a request.
     #[error(transparent)]

@@ -33,7 +33,7 @@ pub(super) fn name_of(id: &CallId) -> Result<CallName, String> {
         Ok(CallName(name.into()))
     } else {
         Err(format!(
-            "call-id: {} bytes in percent-encoding; in a cluster, at most {NAME_BYTES_MAX} are allowed",
+            "call-id: the percent-encoded id has {} bytes; expected at most {NAME_BYTES_MAX} in a cluster",
             name.len()
         ))
     }

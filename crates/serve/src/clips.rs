@@ -203,10 +203,13 @@ fn find(source: MediaSource, cache: &Mutex<Cache>) -> Result<Found, FileError> {
     let file = options.read(true).custom_flags(nonblocking).open(&path)?;
     let data = file.metadata()?;
     if !data.is_file() {
-        return Err(std::io::Error::other("not a regular file").into());
+        return Err(std::io::Error::other("the path is not a regular file").into());
     }
     if data.len() > FILE_BYTES_MAX {
-        let reason = format!("{} bytes; expected at most {FILE_BYTES_MAX}", data.len());
+        let reason = format!(
+            "the file has {} bytes; expected at most {FILE_BYTES_MAX}",
+            data.len()
+        );
         return Err(std::io::Error::other(reason).into());
     }
     let key = Key {

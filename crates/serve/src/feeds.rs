@@ -54,7 +54,9 @@ impl Feeds {
         let mut feed = match known {
             Some(feed) => feed,
             None if self.lock().len() >= FEEDS_MAX => {
-                return Back::Unable("the limit of readers at other nodes is reached".to_owned());
+                return Back::Unable(
+                    "this node already has the maximum number of readers at other nodes".to_owned(),
+                );
             }
             None => Feed::begin(http, request).await,
         };

@@ -237,7 +237,7 @@ impl Interfaces {
             Ok(ports)
         } else {
             Err(NoPorts(format!(
-                "{rtp}: RTCP must be at the same port as before"
+                "cannot open {rtp} again, because its RTCP port would differ"
             )))
         }
     }

@@ -163,7 +163,7 @@ impl Server {
             }
         };
         if let Err(error) = self.control.order(order) {
-            tracing::error!(%error, "cannot reopen the CDR file: CDRs still go to the moved file");
+            tracing::error!(%error, "cannot open the CDR file again, so CDRs still go to the renamed file");
         }
     }
 
@@ -257,10 +257,10 @@ fn open_xdp(serving: &Serving) -> miette::Result<Option<Xdp>> {
     let opened = serving.xdp.as_ref().map(Xdp::open).transpose();
     let opened = opened
         .into_diagnostic()
-        .wrap_err("cannot receive packets past the sockets (`xdp`)")?;
+        .wrap_err("cannot receive packets through XDP (`xdp`)")?;
     if let Some(xdp) = &serving.xdp {
         let devices = xdp.devices.join(", ");
-        tracing::info!(devices, mode = %xdp.mode, "packets of calls bypass the sockets");
+        tracing::info!(devices, mode = %xdp.mode, "packets of calls bypass the kernel's sockets");
     }
     Ok(opened)
 }
@@ -314,7 +314,7 @@ fn control_calls(
     let cause = match &outcome {
         Ok(()) => "the last call of a drain",
         Err(error) => {
-            tracing::error!(%error, "cannot receive requests any more");
+            tracing::error!(%error, "cannot receive requests any longer");
             "a failed socket"
         }
     };

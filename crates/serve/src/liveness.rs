@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_is_not_an_answer() {
+    fn a_full_queue_does_not_count_as_an_answer() {
         let (control, orders) = orders::<u32>(WakeSignal::new().expect("a bell"));
         while control.order(|_| ()).is_ok() {}
         let mut liveness = Liveness::new();

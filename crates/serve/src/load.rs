@@ -42,7 +42,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn the_least_busy_thread_counts() {
+    fn the_load_is_that_of_the_least_busy_thread() {
         let mut load = Load::default();
         assert!(load.is_due(S));
         load.look(S, vec![S / 2, 0]);

@@ -227,7 +227,7 @@ impl MediaWorkers {
         if let Some(tos) = spec.tos {
             for leg in &mut ports {
                 if let Err(error) = leg.set_tos(tos) {
-                    tracing::warn!(%call, tos, %error, "cannot set the TOS");
+                    tracing::warn!(%call, tos, %error, "cannot set the TOS of a call");
                 }
             }
         }
@@ -291,7 +291,9 @@ impl MediaWorkers {
         let other_kind = is_other_kind.then(|| self.session(stream, &spec, &running.listeners));
         let other_kind = match other_kind.transpose() {
             Ok(other_kind) => other_kind,
-            Err(error) => return tracing::error!(call, %error, "cannot change the stream"),
+            Err(error) => {
+                return tracing::error!(call, %error, "cannot change a stream of the call");
+            }
         };
         let Some(running) = self.streams.get_mut(&stream) else {
             return;
@@ -307,13 +309,13 @@ impl MediaWorkers {
             None => running.handle.command(move |session, now_ns| {
                 for side in Side::BOTH {
                     if let Err(error) = change(session, now_ns, side, &before, &spec) {
-                        tracing::error!(call, ?side, %error, "cannot change the stream");
+                        tracing::error!(call, ?side, %error, "cannot change a stream of the call");
                     }
                 }
             }),
         };
         if told.is_err() {
-            tracing::error!(call = %running.call, "the stream is gone");
+            tracing::error!(call = %running.call, "a stream of the call no longer exists");
         }
         copies::link(&mut self.streams, stream, copied_before, copied);
         if is_other_kind {

@@ -366,8 +366,8 @@ impl CallMetrics {
     }
 
     fn register(&self, registry: &mut Registry) {
-        registry.register("calls", "Calls that are up", self.calls.clone());
-        registry.register("legs", "Legs of streams that run", self.legs.clone());
+        registry.register("calls", "Current calls", self.calls.clone());
+        registry.register("legs", "Legs of running streams", self.legs.clone());
         let help = "Streams that are transcoded";
         registry.register("transcoded_streams", help, self.transcoded.clone());
         let help = "1 while new calls are refused";

@@ -5,7 +5,7 @@ use threadbare_config::RecordingFormat;
 /// Error: the requested file name is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "recording-file {0:?}; expected the name of a WAV, Matroska (.mka) or pcap file of up to {NAME_BYTES_MAX} bytes, without folders and without a leading dot"
+    "recording-file {0:?} is not allowed; expected the name of a WAV, Matroska (.mka) or pcap file of up to {NAME_BYTES_MAX} bytes, without folders and without a leading dot"
 )]
 pub(super) struct NameError(String);
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_in_their_folder() {
+    fn names_of_recordings_cannot_leave_their_folder() {
         use RecordingFormat::{Pcap, Wav};
         let asked = |name: &str| {
             let found = file_name(Some(name), "call", 1, Wav).ok();

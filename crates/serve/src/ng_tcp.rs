@@ -40,7 +40,7 @@ pub(super) fn start(listener: TcpListener, control: Control<Service>) -> io::Res
             let control = control.clone();
             async move {
                 if let Err(why) = talk(stream, peer, &place, &control, stopped).await {
-                    tracing::debug!(%peer, %why, "an ng connection ended");
+                    tracing::debug!(%peer, %why, "a connection for ng requests ended");
                 }
             }
         },
@@ -81,7 +81,8 @@ async fn talk(
             read = timeout_at(until, stream.read(&mut room)) => read,
             () = stopped.wait() => return Ok(()),
         };
-        let count = read.map_err(|_| Ended::Late("no complete request in time"))??;
+        let count =
+            read.map_err(|_| Ended::Late("the client did not send a complete request in time"))??;
         if count == 0 {
             return Ok(());
         }
@@ -96,7 +97,7 @@ async fn talk(
                 continue;
             };
             let written = timeout(WRITE_TIME_MAX, stream.write_all(&reply)).await;
-            written.map_err(|_| Ended::Late("the client does not read replies"))??;
+            written.map_err(|_| Ended::Late("the client does not read its replies"))??;
         }
         match framer.is_within() {
             // Part of a message was already there: its deadline stays, so that it cannot arrive for ever.

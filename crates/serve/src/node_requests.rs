@@ -178,7 +178,7 @@ fn built(request: HttpRequest) -> Option<Request> {
 }
 
 fn unreadable() -> Back {
-    Back::Unable("it cannot read the request: another version".to_owned())
+    Back::Unable("the node cannot read the request, because it runs another version".to_owned())
 }
 
 async fn answer_http(http: Router, request: HttpRequest) -> Back {

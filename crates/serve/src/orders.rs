@@ -16,7 +16,7 @@ type Order<S> = Box<dyn FnOnce(&mut S) + Send>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDone {
     /// The queue is full.
-    #[error("{ORDERS_MAX} orders are already waiting")]
+    #[error("the queue of the control thread already has {ORDERS_MAX} orders")]
     Busy,
     /// The control thread has ended.
     #[error("the relay is stopping")]
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_fail_if_the_queue_is_full_or_gone() {
+    fn orders_fail_if_the_queue_is_full_or_closed() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));
         let mut done = Vec::new();
         for _ in 0..ORDERS_MAX {

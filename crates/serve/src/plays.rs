@@ -194,7 +194,7 @@ impl Plays {
         let steps = |(_, waiting): (JobId, Waiting)| {
             let answer = waiting.unanswered.map(|(mut unanswered, _)| {
                 let ms = OPEN_NS_MAX / 1_000_000;
-                let reason = format!("{}: not read within {ms} ms", waiting.name);
+                let reason = format!("{}: the file was not read within {ms} ms", waiting.name);
                 unanswered.reply = Reply::Error(reason);
                 Step::Answer(unanswered)
             });

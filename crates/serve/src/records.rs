@@ -91,7 +91,7 @@ impl Records {
         if let Some(Err(TrySendError::Full(_))) = sent
             && let Verdict::Write { .. } = self.full.check(Instant::now())
         {
-            tracing::error!("CDRs are lost: the disk is too slow");
+            tracing::error!("CDRs are lost, because the disk is too slow");
         }
     }
 }
@@ -135,7 +135,7 @@ fn write_all(mut book: Book, told: &Receiver<Message>) {
                 }
                 Err(error) => {
                     let file = book.path.display();
-                    tracing::error!(%file, %error, "cannot reopen the CDR file: CDRs still go to the moved file");
+                    tracing::error!(%file, %error, "cannot open the CDR file again, so CDRs still go to the renamed file");
                 }
             },
         }
@@ -155,7 +155,7 @@ impl Book {
             && let Verdict::Write { .. } = self.failed.check(Instant::now())
         {
             let file = self.path.display();
-            tracing::error!(%file, %error, "a CDR is lost");
+            tracing::error!(%file, %error, "cannot write a CDR, which is lost");
         }
     }
 }

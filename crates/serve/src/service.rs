@@ -334,7 +334,7 @@ impl Service {
         // A caller can direct the relay's media to this socket. Such a datagram must not count as a request.
         if self.is_of_call(from) {
             if let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
-                tracing::warn!(%from, "dropped a datagram from a call's port to the ng socket");
+                tracing::warn!(%from, "dropped a datagram that came to the ng socket from the port of a call");
             }
             return;
         }
@@ -352,7 +352,7 @@ impl Service {
         let ip = from.ip().to_canonical();
         let allows = self.allow.is_empty() || self.allow.iter().any(|network| network.contains(ip));
         if !allows && let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
-            tracing::warn!(%from, "a request from an address that is not allowed (--allow)");
+            tracing::warn!(%from, "dropped a request from an address that is not allowed (--allow)");
         }
         allows
     }
@@ -386,7 +386,7 @@ impl Service {
             Incoming::InHand => self.send_to(Err(Unreplied::InHand), to),
             Incoming::NoMessage(why) => {
                 if let Verdict::Write { .. } = self.unreadable.check(std::time::Instant::now()) {
-                    tracing::warn!(from = ?asker, ?why, "a message that is not a request");
+                    tracing::warn!(from = ?asker, ?why, "dropped a message that is not a request");
                 }
                 self.send_to(Err(why.into()), to);
             }
@@ -541,7 +541,12 @@ impl Service {
         {
             let call = request.text("call-id").ok().flatten();
             let command = request.command().name();
-            tracing::warn!(call, command, warning, "a request was carried out partly");
+            tracing::warn!(
+                call,
+                command,
+                warning,
+                "a request was carried out only partly"
+            );
         }
     }
 
@@ -709,7 +714,7 @@ fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
     }
     let error = |reason: String| Some(Reply::Error(reason));
     let Some(folder) = folder else {
-        return error("no recordings are made here: threadbare needs --recording-dir".to_owned());
+        return error("calls cannot be recorded, because --recording-dir is not set".to_owned());
     };
     // The registry refuses values that are not text.
     let text = |key: &'static str| request.text(key).ok().flatten();

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_calls_with_nothing_but_g711_are_coded() {
+    fn only_calls_that_use_only_g711_are_recorded_without_decoding() {
         let spec = |encodings: [Option<Encoding>; 2], makes_anew| {
             let sides = encodings.map(|encoding| {
                 let format = encoding.map(|encoding| {

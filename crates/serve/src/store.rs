@@ -93,18 +93,18 @@ fn write(mut file: StateFile, write_queue: &WriteQueue) {
         match &written {
             Ok(()) if late <= LATE => {
                 if !is_well {
-                    tracing::info!("saved calls are written in time again");
+                    tracing::info!("calls are saved without delay again");
                 }
                 is_well = true;
             }
             Ok(()) if is_well => {
                 let ms = late.as_millis();
-                tracing::warn!(ms, "saved calls are written late: the disk is slow");
+                tracing::warn!(ms, "calls are saved late, because the disk is slow");
                 is_well = false;
             }
             Err(error) if is_well => {
                 let file = file.path().display();
-                tracing::error!(%file, %error, "cannot save calls: if this process ends now, they are lost");
+                tracing::error!(%file, %error, "cannot save calls; if the process ends now, these calls are lost");
                 is_well = false;
             }
             _ => {}

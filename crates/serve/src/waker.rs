@@ -80,7 +80,7 @@ mod tests {
 
     /// For any interleaving of rings and clears, the waiting thread sees all work that was sent before a ring.
     #[test]
-    fn no_ring_is_lost() {
+    fn no_wake_up_is_lost() {
         const EACH: u32 = 20_000;
         let wake = WakeSignal::new().unwrap();
         let (send, sent) = channel();

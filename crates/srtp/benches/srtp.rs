@@ -1,5 +1,5 @@
-//! Cost of SRTP per packet of 20 ms of G.711, compared with a copy of the packet. It covers each suite, protecting and
-//! unprotecting, with one key and with a thousand in turn.
+//! Cost of SRTP per packet of 20 ms of G.711, compared with the cost of copying the packet. It covers each suite, protecting and
+//! unprotecting, with one key and with a thousand keys in turn.
 #![allow(missing_docs)] // criterion's macros
 
 use std::hint::black_box;
@@ -14,7 +14,7 @@ const PACKET_BYTES: usize = 172;
 const KEYS: usize = 1000;
 type Buffer = [u8; PACKET_BYTES + RTP_TRAILER_BYTES_MAX];
 
-/// Packet `number` of a stream.
+/// Returns packet `number` of a stream.
 fn packet(number: usize) -> Buffer {
     let mut packet = [0x55; PACKET_BYTES + RTP_TRAILER_BYTES_MAX];
     packet[..2].copy_from_slice(&[0x80, 0]);

@@ -32,7 +32,7 @@ impl CounterMode {
         self.cipher.apply_keystream(&self.iv(ssrc, index), data);
     }
 
-    /// Writes the tag of `packet` followed by `behind`.
+    /// Writes the tag of `packet` followed by `behind` to `tag`.
     pub(crate) fn tag(&self, packet: &[u8], behind: &[u8], tag: &mut [u8]) {
         let mac = self.mac.clone().chain_update(packet).chain_update(behind);
         // RFC 3711, section 4.2: the tag is the leftmost part.

@@ -12,12 +12,12 @@ pub(crate) enum Protocol {
     Rtcp,
 }
 
-/// The session keys of one protocol. Each has the length of the suite, padded with zeros.
+/// The session keys of one protocol. Each key is as long as the suite requires; the rest of its array is zero.
 pub(crate) struct SessionKeys {
     pub(crate) suite: Suite,
     pub(crate) cipher: Zeroizing<[u8; 32]>,
     pub(crate) salt: Zeroizing<[u8; 14]>,
-    /// Key of HMAC-SHA1. Suites with GCM have no use for it.
+    /// Key of HMAC-SHA1. Suites with GCM do not use it.
     pub(crate) auth: Zeroizing<[u8; 20]>,
 }
 
@@ -52,14 +52,15 @@ impl SessionKeys {
         keys
     }
 
-    /// The cipher's key.
+    /// Returns the cipher's key.
     pub(crate) fn cipher(&self) -> &[u8] {
         &self.cipher[..self.suite.key_bytes()]
     }
 }
 
-/// RFC 3711, sections 4.3.1 and 4.3.3: the keystream of AES in counter mode for the IV x * 2^16, x = key_id XOR master_salt, of
-/// 112 bits, and key_id the label, then 48 bits of zero. RFC 7714, section 11: a salt of 96 bits is followed by 16 zero bits.
+/// Derives a key by RFC 3711, sections 4.3.1 and 4.3.3. It is the keystream of AES in counter mode for the IV x * 2^16. Here, x
+/// is key_id XOR master_salt, of 112 bits, and key_id is the label followed by 48 bits of zero. In RFC 7714, section 11, a salt
+/// of 96 bits is followed by 16 zero bits.
 pub(crate) fn generate(prf: &AesKey, master_salt: &[u8], label: u8, key: &mut [u8]) {
     let mut iv = Zeroizing::new([0; 16]);
     iv[..master_salt.len()].copy_from_slice(master_salt);

@@ -6,7 +6,7 @@
 use threadbare_rtp_types::id::{SeqNum, Ssrc};
 use threadbare_rtp_types::packet::PacketError;
 
-/// Source and number of an RTP packet, and the end of its header.
+/// Source and number of an RTP packet, and the length of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RtpHeader {
     pub(crate) ssrc: Ssrc,
@@ -42,8 +42,8 @@ impl RtpHeader {
     }
 }
 
-/// Source of a compound RTCP packet: the sender of its first packet (RFC 3711, section 3.4). At least `trailer` bytes must follow
-/// its first 8 bytes, which are unencrypted.
+/// Returns the source of a compound RTCP packet: the sender of its first packet (RFC 3711, section 3.4). After its first 8 bytes,
+/// which are not encrypted, at least `trailer` bytes must follow.
 pub(crate) fn rtcp_ssrc(packet: &[u8], trailer: usize) -> Result<Ssrc, PacketError> {
     let (expected, actual) = (RTCP_CLEAR_BYTES + trailer, packet.len());
     if actual < expected {
@@ -53,7 +53,7 @@ pub(crate) fn rtcp_ssrc(packet: &[u8], trailer: usize) -> Result<Ssrc, PacketErr
     Ok(Ssrc(word(packet, 4)))
 }
 
-/// The four bytes from `at`; the caller has checked that they exist.
+/// Returns the four bytes from `at`; the caller has checked that they exist.
 pub(crate) fn word(packet: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
 }

@@ -7,25 +7,25 @@ use threadbare_rtp_types::id::SeqNum;
 pub struct PacketIndex(u64);
 
 impl PacketIndex {
-    /// The index of packet `seq` after the sequence number has wrapped around `rollover` times.
+    /// Returns the index of packet `seq` after the sequence number has wrapped around `rollover` times.
     #[must_use]
     pub fn new(rollover: u32, seq: SeqNum) -> PacketIndex {
         PacketIndex(u64::from(rollover) << 16 | u64::from(seq.0))
     }
 
-    /// The rollover counter: how often the sequence number has wrapped around.
+    /// Returns the rollover counter: how often the sequence number has wrapped around.
     #[must_use]
     pub fn rollover(self) -> u32 {
         (self.0 >> 16) as u32
     }
 
-    /// The sequence number.
+    /// Returns the sequence number.
     #[must_use]
     pub fn seq(self) -> SeqNum {
         SeqNum(self.0 as u16)
     }
 
-    /// The whole index, below 2^48.
+    /// Returns the whole index, below 2^48.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -36,8 +36,8 @@ impl PacketIndex {
         PacketIndex(index)
     }
 
-    /// The index of a packet `seq` that arrives when this is the highest so far. The estimate is right as long as packets are
-    /// neither late nor lost by more than 2^15. Returns `Err` with the direction in which the index would leave its range.
+    /// Returns the index of a packet `seq` that arrives when `self` is the highest index so far. The estimate is right if the
+    /// packet is less than 2^15 packets late or early. If the index would leave its range, returns the direction as an error.
     ///
     /// RFC 3711, section 3.3.1 and appendix A: `v` is chosen from ROC - 1, ROC and ROC + 1 so that the index is the closest
     /// to 2^16 * ROC + s_l.
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// The closest of the three candidates: RFC 3711, section 3.3.1, as a search.
+    /// Returns the closest of the three candidates: RFC 3711, section 3.3.1, as a search.
     fn naive(last: PacketIndex, seq: SeqNum) -> i64 {
         let last = last.get() as i64;
         [-1, 0, 1]
@@ -93,7 +93,7 @@ mod tests {
             last in any::<u16>(),
             seq in any::<u16>(),
         ) {
-            // At exactly half, both are equally close; appendix A then keeps the rollover counter.
+            // At exactly half, both candidates are equally close. Appendix A then keeps the rollover counter.
             prop_assume!(seq.wrapping_sub(last) != HALF);
             let last = PacketIndex::new(rollover, SeqNum(last));
             let expected = match naive(last, SeqNum(seq)) {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn at_half_the_way_the_rollover_counter_stays() {
+    fn a_number_at_half_the_range_does_not_change_the_rollover_counter() {
         for last in [0, 1, HALF - 1, HALF, u16::MAX] {
             let seq = SeqNum(last).plus(HALF);
             let last = PacketIndex::new(7, SeqNum(last));

@@ -5,7 +5,7 @@ use ctr::CtrCore;
 use ctr::cipher::{InnerIvInit, KeyInit, StreamCipherCore};
 use ctr::flavors::Ctr128BE;
 
-/// An AES key, expanded for encryption, which is all that counter mode needs.
+/// An AES key that is expanded for encryption. Counter mode does not need decryption.
 pub(crate) enum AesKey {
     Aes128(Aes128Enc),
     Aes256(Aes256Enc),

@@ -1,8 +1,8 @@
 //! SRTP and SRTCP (RFC 3711, 6188, 7714) with keys from SDP (RFC 4568): a transform of packets in place.
 //!
 //! A [`Sender`] protects packets under one master key, and a [`Receiver`] checks and decrypts packets under another. Each
-//! direction of a call has its own key. Both read source (SSRC) and sequence number from the packet, and track the rollover
-//! counter, the SRTCP index and the replay window for each SSRC.
+//! direction of a call has its own key. Sender and receiver read the source (SSRC) and the sequence number from the packet. For
+//! each SSRC, they track the rollover counter, the SRTCP index and the replay window.
 //!
 //! | suite | cipher | tag of SRTP, of SRTCP | specification |
 //! |---|---|---|---|
@@ -40,7 +40,7 @@ pub use protection::{
     Keys, OLD_KEY_NS, OLD_KEY_NS_MAX, Protection, ProtectionState, ProtectionStats, Rollover,
     Unsaved,
 };
-pub use receiver::{Receiver, UnprotectError};
+pub use receiver::{ROLLOVER_MAX, ROLLOVERS_PER_PACKET, Receiver, UnprotectError};
 pub use sender::{ProtectError, Sender};
 pub use sources::{REPLAY_WINDOW, RestoreError, SOURCES_MAX, SourceError, SourceState};
 pub use threadbare_rtp_types::srtp::{
@@ -50,7 +50,7 @@ pub use threadbare_rtp_types::srtp::{
 /// Maximum number of bytes that protection adds to an RTP packet: the tag of GCM, and the key's identifier.
 pub const RTP_TRAILER_BYTES_MAX: usize = 16 + MKI_BYTES_MAX;
 
-/// Maximum bytes that protection adds to an RTCP packet: those of RTP, and the word with the index.
+/// Maximum number of bytes that protection adds to an RTCP packet: as many as for RTP, and the word with the index.
 pub const RTCP_TRAILER_BYTES_MAX: usize = RTP_TRAILER_BYTES_MAX + 4;
 
 /// The packet is not authentic.

@@ -15,7 +15,7 @@ use threadbare_rtp_types::packet::Channel;
 pub struct Keys {
     /// Key of the party's packets.
     pub receive: MasterKey,
-    /// Key of our packets. An earlier key must not return: its packets would be encrypted twice with the same keystream.
+    /// Key of our packets. Do not use an earlier key again, because two packets would be encrypted with the same keystream.
     pub send: MasterKey,
 }
 
@@ -24,7 +24,7 @@ pub struct Keys {
 pub struct ProtectionStats {
     /// Received packets that were authentic.
     pub received: u64,
-    /// Packets among them with the previous key.
+    /// Number of these packets that had the previous key.
     pub of_old_key: u64,
     /// Received packets with a wrong tag: created or changed without the key.
     pub unauthentic: u64,
@@ -36,10 +36,19 @@ pub struct ProtectionStats {
     pub too_many_sources: u64,
     /// Packets sent.
     pub sent: u64,
-    /// Packets that would have reused a number, and were not sent: encrypting other data with the same number would reveal both.
+    /// Packets that were not sent because they would have reused a number. Encrypting other data with the same number would
+    /// reveal both.
     pub repeated: u64,
     /// Packets that could not be protected for another reason, and were not sent.
     pub unsent: u64,
+}
+
+impl ProtectionStats {
+    /// Received datagrams that were refused, for any reason.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.unauthentic + self.replayed + self.malformed + self.too_many_sources
+    }
 }
 
 /// The state of a [`Protection`]; it includes keys and is as secret as they are.
@@ -54,8 +63,8 @@ pub struct ProtectionState {
 }
 
 impl ProtectionState {
-    /// Gives up packets missing before the highest one: packets may have arrived and left since the state was saved, so earlier
-    /// ones may be replays.
+    /// Gives up the packets that are missing before the highest one. Packets may have arrived since the state was saved, so a
+    /// packet that counts as missing may be a replay.
     pub fn forget_missing(&mut self) {
         for source in self.received.iter_mut().chain(&mut self.sent) {
             source.rtp_missing = 0;
@@ -63,35 +72,35 @@ impl ProtectionState {
     }
 }
 
-/// Number of packets that may have left since a state was saved: they count as sent, so that no index is used twice.
+/// Maximum number of packets that may have been sent since a state was saved. They count as sent, so that no index is used twice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unsaved {
-    /// RTP packets of each SSRC. Continue after them: a packet with one of their numbers is refused. 0 if another party assigns
-    /// the numbers and has continued.
+    /// RTP packets of each SSRC. Continue with sequence numbers after them, because packets with their numbers are refused. Use 0
+    /// if another party assigns the numbers and has continued.
     pub rtp_packets: u16,
     /// RTCP packets of each SSRC.
     pub rtcp_packets: u32,
 }
 
-/// Treatment of our rollover counters when our key changes.
+/// What happens to our rollover counters when our key changes.
 ///
-/// RFC 3711, section 3.3.1, keeps them; RFC 4568, section 7.1.4, starts a new context at zero if the address or port of a stream
-/// changes with its key. Some peers treat every new key as a new context. Every peer understands an unchanged key.
+/// RFC 3711, section 3.3.1, keeps the counters. RFC 4568, section 7.1.4, starts a new context at zero if the address or port of a
+/// stream changes with its key. Some peers treat every new key as a new context. If the key stays the same, all peers agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rollover {
-    /// They continue.
+    /// The counters continue.
     #[default]
     Kept,
-    /// They restart at zero, because our address or port has changed.
+    /// The counters restart at zero, because our address or port has changed.
     Reset,
 }
 
 /// Protects and checks the packets of one party. See [`Sender`] and [`Receiver`].
 ///
-/// When the party changes its key, packets of the old one are still on the way. The party may also continue with the old one
-/// until our answer has arrived. Packets are therefore tried with the new key and then with the old one. This ends
-/// [`OLD_KEY_NS`] after the first packet of the new one, but at the latest after [`OLD_KEY_NS_MAX`]. The first packet of the
-/// new key shows whether its rollover counter continues: both are tried.
+/// When the party changes its key, packets of the old key are still in flight. The party may also continue with the old key until
+/// our answer has arrived. So each packet is tried with the new key, and then with the old one. This ends [`OLD_KEY_NS`] after the
+/// first packet of the new key, but at the latest after [`OLD_KEY_NS_MAX`]. The first packet of the new key shows whether its
+/// rollover counter continues, because both possibilities are tried.
 pub struct Protection {
     keys: Keys,
     receiver: Receiver,
@@ -100,11 +109,12 @@ pub struct Protection {
     stats: ProtectionStats,
 }
 
-/// The receive key has changed lately.
+/// A recent change of the receive key.
 struct Change {
     /// Receiver of the previous key.
     old: Receiver,
-    /// Receiver of the new key, with rollover counters from zero; `None` once a packet has decided.
+    /// Receiver of the new key, with rollover counters from zero. `None` as soon as a packet has shown whether the counters
+    /// continue.
     reset: Option<Receiver>,
     until_ns: u64,
 }
@@ -113,7 +123,7 @@ struct Change {
 type Unprotect = fn(&mut Receiver, &mut [u8]) -> Result<usize, UnprotectError>;
 
 impl Protection {
-    /// Creates the state of a party of which only the keys are known.
+    /// Creates the state of a party whose keys are known, and nothing else.
     ///
     /// Start sending with a sequence number below 2^15: a party that misses the packets before a wrap cannot detect it (RFC 3711,
     /// section 3.3.1).
@@ -125,6 +135,15 @@ impl Protection {
             keys,
             change: None,
             stats: ProtectionStats::default(),
+        }
+    }
+
+    /// [`new`](Self::new) for a party that may have been sending for a long time: see [`Receiver::joining`].
+    #[must_use]
+    pub fn joining(keys: Keys) -> Protection {
+        Protection {
+            receiver: Receiver::joining(&keys.receive),
+            ..Protection::new(keys)
         }
     }
 
@@ -148,11 +167,11 @@ impl Protection {
         self.keys = keys;
     }
 
-    /// Checks and decrypts a datagram in place, SRTP or SRTCP by `channel`: the bytes that [`Channel::carried`] looks at are in
-    /// the clear. Returns the bytes of the packet, from the start of the buffer.
+    /// Checks and decrypts a datagram in place, as SRTP or SRTCP according to `channel`. (The bytes that [`Channel::carried`]
+    /// looks at are not encrypted.) Returns the length of the packet, from the start of the buffer.
     ///
     /// # Errors
-    /// The packet is refused and counted; nothing else changes.
+    /// Fails if the packet is refused. The packet is counted, and nothing else changes.
     #[inline]
     pub fn unprotect(
         &mut self,
@@ -204,7 +223,7 @@ impl Protection {
                 self.stats.of_old_key += 1;
                 Ok(bytes)
             }
-            // The old key's receiver knows the packet, so its error is more precise than that of the new key.
+            // The receiver of the old key knows the packet, so its error is more precise than that of the new key.
             Err(replay @ UnprotectError::Source(_)) => Err(replay),
             Err(_) => Err(error),
         }
@@ -225,7 +244,7 @@ impl Protection {
     /// Protects the packet in the first `bytes` bytes of `buffer`, for `channel`. Returns the length of the protected packet.
     ///
     /// # Errors
-    /// Fails if it cannot be protected: then it is counted, and must not be sent.
+    /// Fails if the packet cannot be protected. The packet is then counted, and must not be sent.
     #[inline]
     pub fn protect(
         &mut self,
@@ -247,19 +266,19 @@ impl Protection {
         result
     }
 
-    /// The keys in force.
+    /// Returns the keys in force.
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Counts.
+    /// Returns the counts.
     #[must_use]
     pub fn stats(&self) -> ProtectionStats {
         self.stats
     }
 
-    /// The state that another process needs to continue.
+    /// Returns the state that another process needs to continue.
     #[must_use]
     pub fn snapshot(&self) -> ProtectionState {
         ProtectionState {
@@ -272,7 +291,7 @@ impl Protection {
     /// Continues where another process stopped.
     ///
     /// # Errors
-    /// The state is not one that [`snapshot`](Self::snapshot) returns.
+    /// Fails if the state is not one that [`snapshot`](Self::snapshot) returns.
     pub fn restore(state: &ProtectionState, unsaved: Unsaved) -> Result<Protection, RestoreError> {
         let mut protection = Protection::new(state.keys.clone());
         for source in &state.received {
@@ -286,7 +305,7 @@ impl Protection {
 }
 
 impl Change {
-    /// Handles the first packet of the new key. The second receiver of the new key is dropped: it would accept replays of
+    /// Handles the first packet of the new key. Drops the second receiver of the new key, because it would accept replays of
     /// packets that the first one has received.
     fn settle(&mut self, now_ns: u64) {
         if self.reset.take().is_some() {
@@ -295,7 +314,7 @@ impl Change {
     }
 }
 
-/// The state after all packets that may have left.
+/// Returns the state after all packets that may have been sent.
 fn behind(state: SourceState, unsaved: Unsaved) -> SourceState {
     let rtp = |index: PacketIndex| {
         let index = index.get() + u64::from(unsaved.rtp_packets);
@@ -307,7 +326,7 @@ fn behind(state: SourceState, unsaved: Unsaved) -> SourceState {
     };
     SourceState {
         rtp: state.rtp.map(rtp),
-        // Bits count from the highest.
+        // The bits are counted from the highest packet, which is another one now.
         rtp_missing: match unsaved.rtp_packets {
             0 => state.rtp_missing,
             _ => 0,
@@ -336,10 +355,10 @@ impl fmt::Debug for Protection {
     }
 }
 
-/// Time for which the old key is accepted after the first packet of the new one: earlier packets have arrived by then.
+/// Time for which the old key is accepted after the first packet of the new one. By then, packets of the old key have arrived.
 pub const OLD_KEY_NS: u64 = 2_000_000_000;
-/// Maximum time for which the old key is accepted. By then a party considers our answer lost (RFC 3261, section 17.1.1.2: timer
-/// B, 64 T1), and has changed its key or never will.
+/// Maximum time for which the old key is accepted. After this time, a party considers our answer lost (RFC 3261, section
+/// 17.1.1.2: timer B, 64 T1). So it has either changed its key, or never will.
 pub const OLD_KEY_NS_MAX: u64 = 32_000_000_000;
 /// Maximum index of RTP: 48 bits.
 const RTP_INDEX_MAX: u64 = (1 << 48) - 1;

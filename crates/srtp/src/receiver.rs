@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::derive::Protocol;
 use crate::header::{RtpHeader, rtcp_ssrc};
+use crate::index::PacketIndex;
 use crate::sources::{SourceError, SourceState, Sources};
 use crate::transform::Transform;
 use crate::{Forged, MasterKey, RestoreError, Suite};
@@ -41,6 +42,8 @@ pub struct Receiver {
     rtp: Box<Transform>,
     rtcp: Box<Transform>,
     sources: Sources,
+    /// The next rollover counter to try for a source that sends already; `None`: the search has ended, or there is none.
+    next_rollover: Option<u32>,
 }
 
 impl Receiver {
@@ -52,31 +55,64 @@ impl Receiver {
             rtp: Transform::new(key, Protocol::Rtp),
             rtcp: Transform::new(key, Protocol::Rtcp),
             sources: Sources::default(),
+            next_rollover: None,
         }
     }
 
-    /// Checks and decrypts an SRTP packet in place. Returns the bytes of the RTP packet, from the start of the buffer.
+    /// Creates a receiver for a source that may have been sending for a long time. Packets do not contain their rollover counter,
+    /// which counts the wraps of the sequence number, so the receiver tries counters until the first packet is authentic:
+    /// [`ROLLOVERS_PER_PACKET`] for each packet, up to [`ROLLOVER_MAX`], and then again from 1. Sources that come later start at
+    /// zero. A source beyond [`SOURCES_MAX`](crate::SOURCES_MAX) replaces the oldest one.
+    #[must_use]
+    pub fn joining(key: &MasterKey) -> Receiver {
+        Receiver {
+            sources: Sources::replacing(),
+            next_rollover: Some(1),
+            ..Receiver::new(key)
+        }
+    }
+
+    /// Checks and decrypts an SRTP packet in place. Returns the length of the RTP packet, from the start of the buffer.
     ///
     /// # Errors
-    /// The packet is not an SRTP packet, is a replay, is too old or not authentic, or the table of sources is full.
+    /// Fails if the packet is not an SRTP packet, is a replay, is too old or not authentic, or if the table of sources is full.
     pub fn unprotect_rtp(&mut self, packet: &mut [u8]) -> Result<usize, UnprotectError> {
         let trailer = self.rtp.rtp_trailer();
         let header = RtpHeader::parse(packet, trailer)?;
         let ssrc = header.ssrc;
         self.sources.check_room(ssrc)?;
-        let index = self.sources.rtp_index(ssrc, header.seq)?;
-        self.rtp
-            .open_rtp(packet, header, index)
-            .map_err(|Forged| UnprotectError::Forged { ssrc })?;
+        let mut index = self.sources.rtp_index(ssrc, header.seq)?;
+        if self.rtp.open_rtp(packet, header, index).is_err() {
+            index = self
+                .open_joining(packet, header)
+                .ok_or(UnprotectError::Forged { ssrc })?;
+        }
         self.sources.note_rtp(ssrc, index)?;
+        self.next_rollover = None;
         Ok(packet.len() - trailer)
     }
 
-    /// Checks and decrypts an SRTCP packet in place. Returns the length of the RTCP packet, from the start of the buffer. Its
-    /// sender decides whether it is encrypted: the E flag shows it, and is authenticated (RFC 3711, section 3.4).
+    /// Tries the next rollover counters. Returns the index of the packet if one of them is right.
+    #[cold]
+    fn open_joining(&mut self, packet: &mut [u8], header: RtpHeader) -> Option<PacketIndex> {
+        let mut rollover = self.next_rollover?;
+        for _ in 0..ROLLOVERS_PER_PACKET {
+            let index = PacketIndex::new(rollover, header.seq);
+            if self.rtp.open_rtp(packet, header, index).is_ok() {
+                return Some(index);
+            }
+            rollover = rollover % ROLLOVER_MAX + 1;
+        }
+        self.next_rollover = Some(rollover);
+        None
+    }
+
+    /// Checks and decrypts an SRTCP packet in place. Returns the length of the RTCP packet, from the start of the buffer. The
+    /// sender decides whether the packet is encrypted. The E flag shows the decision, and is authenticated (RFC 3711, section
+    /// 3.4).
     ///
     /// # Errors
-    /// The packet is not an SRTCP packet, is a replay, is too old or not authentic, or the table of sources is full.
+    /// Fails if the packet is not an SRTCP packet, is a replay, is too old or not authentic, or if the table of sources is full.
     pub fn unprotect_rtcp(&mut self, packet: &mut [u8]) -> Result<usize, UnprotectError> {
         let trailer = self.rtcp.rtcp_trailer();
         let ssrc = rtcp_ssrc(packet, trailer)?;
@@ -90,7 +126,7 @@ impl Receiver {
         Ok(packet.len() - trailer)
     }
 
-    /// A receiver for another key, with the rollover counters of this one.
+    /// Returns a receiver for another key, with the rollover counters of this one.
     pub(crate) fn continued(&self, key: &MasterKey) -> Receiver {
         Receiver {
             sources: self.sources.continued(),
@@ -98,13 +134,13 @@ impl Receiver {
         }
     }
 
-    /// The sources so far, with the indices of their newest packets.
+    /// Returns the sources so far, with the indices of their newest packets.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
         self.sources.states()
     }
 
-    /// Continues a source that another receiver had under the same key. Packets up to the state's highest count as received,
-    /// except the missing ones.
+    /// Continues a source that another receiver had under the same key. Packets up to the highest one of the state count as
+    /// received, except for the missing ones.
     ///
     /// # Errors
     /// Fails if the state is older than this receiver's, if its index is out of range, or if there are too many sources.
@@ -112,6 +148,12 @@ impl Receiver {
         self.sources.restore(state)
     }
 }
+
+/// Number of rollover counters that [`Receiver::joining`] tries for each packet: as much work as some packets, so that strangers
+/// gain nothing.
+pub const ROLLOVERS_PER_PACKET: u32 = 8;
+/// Highest rollover counter that [`Receiver::joining`] tries: that of a source with 50 packets a second after two and a half years.
+pub const ROLLOVER_MAX: u32 = 1 << 16;
 
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -18,14 +18,14 @@ pub enum ProtectError {
     #[error(transparent)]
     Packet(#[from] PacketError),
     /// The buffer is too small for the protected packet.
-    #[error("buffer of {actual} bytes, the protected packet needs {needed}")]
+    #[error("the buffer has {actual} bytes, but the protected packet needs {needed}")]
     NoRoom {
         /// Bytes needed.
         needed: usize,
         /// Bytes of the buffer.
         actual: usize,
     },
-    /// The packet has no place in its source's sequence.
+    /// The sequence of the packet's source does not allow the packet.
     #[error(transparent)]
     Source(#[from] SourceError),
 }
@@ -36,8 +36,8 @@ pub enum ProtectError {
 /// not be used twice (RFC 3711, section 9.1; RFC 7714, section 8.4).
 ///
 /// To continue after a restart, save the key and [`Sender::sources`], and pass them to a new sender with [`Sender::restore`].
-/// The new sender does not know the packets sent in between. Continue with sequence numbers beyond all that may have left, and
-/// increase the SRTCP index by the number of packets that may have left.
+/// The new sender does not know the packets that were sent after saving. Continue with sequence numbers after all those that may
+/// have been used, and increase the SRTCP index by the number of packets that may have been sent.
 pub struct Sender {
     suite: Suite,
     rtp: Box<Transform>,
@@ -61,8 +61,8 @@ impl Sender {
     /// [`crate::RTP_TRAILER_BYTES_MAX`] more.
     ///
     /// # Errors
-    /// The bytes are not an RTP packet, the buffer is too small, or the packet does not fit its source's sequence. The buffer
-    /// stays unchanged.
+    /// Fails if the bytes are not an RTP packet, if the buffer is too small, or if the packet does not fit its source's sequence.
+    /// The buffer stays unchanged.
     pub fn protect_rtp(&mut self, buffer: &mut [u8], bytes: usize) -> Result<usize, ProtectError> {
         let buffer = with_room(buffer, bytes, self.rtp.rtp_trailer())?;
         let header = RtpHeader::parse(&buffer[..bytes], 0)?;
@@ -76,7 +76,8 @@ impl Sender {
     /// most [`crate::RTCP_TRAILER_BYTES_MAX`] more.
     ///
     /// # Errors
-    /// The bytes are not an RTCP packet, the buffer is too small, or the source has used all indices. The buffer stays unchanged.
+    /// Fails if the bytes are not an RTCP packet, if the buffer is too small, or if the source has used all indices. The buffer
+    /// stays unchanged.
     pub fn protect_rtcp(&mut self, buffer: &mut [u8], bytes: usize) -> Result<usize, ProtectError> {
         let buffer = with_room(buffer, bytes, self.rtcp.rtcp_trailer())?;
         let ssrc = rtcp_ssrc(&buffer[..bytes], 0)?;
@@ -87,7 +88,7 @@ impl Sender {
         Ok(buffer.len())
     }
 
-    /// A sender for another key, with the rollover counters of this one.
+    /// Returns a sender for another key, with the rollover counters of this one.
     pub(crate) fn continued(&self, key: &MasterKey) -> Sender {
         Sender {
             sources: self.sources.continued(),
@@ -95,7 +96,7 @@ impl Sender {
         }
     }
 
-    /// The sources so far, with the indices of their newest packets.
+    /// Returns the sources so far, with the indices of their newest packets.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
         self.sources.states()
     }
@@ -118,7 +119,7 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// The part of the buffer for the protected packet.
+/// Returns the part of the buffer for the protected packet.
 fn with_room(buffer: &mut [u8], bytes: usize, trailer: usize) -> Result<&mut [u8], ProtectError> {
     let (needed, actual) = (bytes.saturating_add(trailer), buffer.len());
     buffer

@@ -5,12 +5,14 @@ use thiserror::Error;
 use crate::index::{Outside, PacketIndex};
 use threadbare_rtp_types::id::{SeqNum, Ssrc};
 
-/// Size of the replay window in packets: a packet that is older than the newest by this is refused. RFC 3711, section 3.3.2,
-/// requires at least 64; this fits two words and covers 2.5 s of packets of 20 ms.
+/// Size of the replay window in packets. A packet that is this many packets older than the newest, or more, is refused. RFC 3711,
+/// section 3.3.2, requires at least 64. This size fits two words, and covers 2.5 s of packets of 20 ms.
 pub const REPLAY_WINDOW: u32 = u128::BITS;
 
 /// Maximum number of SSRCs under one key. A party has one SSRC, and some parties take a new one after each hold. Further SSRCs
-/// are refused. Dropping the oldest instead would allow replays of its packets.
+/// are refused. If the oldest SSRC were dropped instead, its packets could be replayed.
+/// [`Receiver::joining`](crate::Receiver::joining) does drop it: its key stays the same for months, and a restart of the receiver
+/// allows such replays anyway.
 pub const SOURCES_MAX: usize = 64;
 
 /// Highest index of SRTCP: it has 31 bits (RFC 3711, section 3.4).
@@ -23,24 +25,24 @@ pub struct SourceState {
     pub ssrc: Ssrc,
     /// The highest index of its RTP packets, with the rollover counter; `None`: none yet.
     pub rtp: Option<PacketIndex>,
-    /// Bit `n`: the RTP packet `n` before the highest is missing and may still arrive. Bit 0: the highest packet itself arrived
-    /// under another key. The field must be 0 in a state older than the last packet, otherwise packets that have arrived since
-    /// then would be accepted again.
+    /// Bit `n` is set if the packet `n` before the highest RTP packet is missing and may still arrive. Bit 0 is set if the
+    /// highest packet itself arrived under another key. In a state that is older than the last packet, the field must be 0;
+    /// otherwise packets that have arrived since then would be accepted again.
     pub rtp_missing: u128,
     /// The highest index of its RTCP packets, below 2^31; `None`: none yet.
     pub rtcp: Option<u32>,
 }
 
-/// Why a packet has no place in its source's sequence.
+/// Why the sequence of a source does not allow a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SourceError {
-    /// This packet is a repetition. If received, it is a replay or a duplicate. If sent, protecting other data under the same
-    /// index would reveal both.
+    /// This index was used before. A received packet is then a replay or a duplicate. A packet to be sent is refused, because
+    /// protecting other data under the same index would reveal both.
     #[error("SSRC {ssrc}: packet {index} is a replay")]
     Repeated {
         /// The source.
         ssrc: Ssrc,
-        /// The packet's index.
+        /// The invalid index.
         index: u64,
     },
     /// The packet is too old to decide whether it is a repetition.
@@ -62,9 +64,9 @@ pub enum SourceError {
         ssrc: Ssrc,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
+    #[error("SSRC {ssrc}: the key already has {SOURCES_MAX} sources, which is the maximum")]
     TooMany {
-        /// The source that finds no room.
+        /// The source for which there is no place.
         ssrc: Ssrc,
     },
 }
@@ -77,26 +79,26 @@ pub enum RestoreError {
     RtcpIndex {
         /// The source.
         ssrc: Ssrc,
-        /// Its index.
+        /// The packet's index.
         index: u32,
     },
     /// The source is already ahead of the state. Going back would use indices twice.
-    #[error("SSRC {ssrc}: the state is behind the source, which is at {}", Now(.now))]
+    #[error("SSRC {ssrc}: the state is older than the source, which is at {}", Now(.now))]
     Behind {
         /// The source.
         ssrc: Ssrc,
-        /// Its current state.
+        /// The source's current state.
         now: SourceState,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
+    #[error("SSRC {ssrc}: the key already has {SOURCES_MAX} sources, which is the maximum")]
     TooMany {
-        /// The source that finds no room.
+        /// The source for which there is no place.
         ssrc: Ssrc,
     },
 }
 
-/// A state as text, with its existing parts.
+/// Formats a state as text, with the parts that exist.
 struct Now<'a>(&'a SourceState);
 
 impl std::fmt::Display for Now<'_> {
@@ -129,7 +131,7 @@ enum Place {
 }
 
 impl Window {
-    /// A window that continues after `newest`. Earlier packets count as seen, except the missing ones.
+    /// Returns a window that continues after `newest`. Earlier packets count as seen, except for the missing ones.
     fn after(newest: Option<u64>, missing: u128) -> Window {
         let seen = newest.map_or(0, |_| !missing);
         Window { newest, seen }
@@ -191,15 +193,25 @@ impl Source {
     }
 }
 
-/// The sources under one key. Looking up a packet changes nothing; it is noted after its authentication.
+/// The sources under one key. Looking up a packet changes nothing: the packet is noted only after it was authenticated.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     list: Vec<Source>,
     /// Index of the previous packet's source, the first guess for the next one.
     recent: usize,
+    /// Whether a source beyond [`SOURCES_MAX`] replaces the oldest one.
+    replaces: bool,
 }
 
 impl Sources {
+    /// Creates an empty list, in which a source beyond [`SOURCES_MAX`] replaces the oldest one.
+    pub(crate) fn replacing() -> Sources {
+        Sources {
+            replaces: true,
+            ..Sources::default()
+        }
+    }
+
     fn find(&self, ssrc: Ssrc) -> Option<usize> {
         let recent = self.list.get(self.recent);
         if recent.is_some_and(|source| source.ssrc == ssrc) {
@@ -208,13 +220,13 @@ impl Sources {
         self.list.iter().position(|source| source.ssrc == ssrc)
     }
 
-    /// The source's state, or its initial state.
+    /// Returns the source's state, or its initial state.
     fn source(&self, ssrc: Ssrc) -> Source {
         self.find(ssrc)
             .map_or_else(|| Source::new(ssrc), |at| self.list[at])
     }
 
-    /// The index of an RTP packet, if it may be noted.
+    /// Returns the index of an RTP packet, if it may be noted.
     pub(crate) fn rtp_index(&self, ssrc: Ssrc, seq: SeqNum) -> Result<PacketIndex, SourceError> {
         let number = u32::from(seq.0);
         let window = self.source(ssrc).rtp;
@@ -235,7 +247,7 @@ impl Sources {
         allow(ssrc, self.source(ssrc).rtcp, u64::from(index), index)
     }
 
-    /// The index of the next RTCP packet of a source.
+    /// Returns the index of the next RTCP packet of a source.
     pub(crate) fn next_rtcp_index(&self, ssrc: Ssrc) -> Result<u32, SourceError> {
         match self.source(ssrc).state().rtcp {
             // RFC 3711, section 3.4: zero before the first packet.
@@ -245,9 +257,9 @@ impl Sources {
         }
     }
 
-    /// Checks that a place is free for this source.
+    /// Checks that there is a place for this source.
     pub(crate) fn check_room(&self, ssrc: Ssrc) -> Result<(), SourceError> {
-        if self.list.len() >= SOURCES_MAX && self.find(ssrc).is_none() {
+        if self.list.len() >= SOURCES_MAX && !self.replaces && self.find(ssrc).is_none() {
             return Err(SourceError::TooMany { ssrc });
         }
         Ok(())
@@ -268,6 +280,9 @@ impl Sources {
     fn enter(&mut self, ssrc: Ssrc) -> Result<&mut Source, SourceError> {
         self.check_room(ssrc)?;
         self.recent = self.find(ssrc).unwrap_or_else(|| {
+            if self.list.len() >= SOURCES_MAX {
+                self.list.remove(0);
+            }
             self.list.push(Source::new(ssrc));
             self.list.len() - 1
         });
@@ -278,8 +293,8 @@ impl Sources {
         self.list.iter().map(Source::state)
     }
 
-    /// The state for another key, with rollover counters that continue: "it MUST NOT be reset to zero" (RFC 3711, section 3.3.1).
-    /// Packets of the old key prove nothing under the new one, so none counts as seen.
+    /// Returns the state for another key, with rollover counters that continue: "it MUST NOT be reset to zero" (RFC 3711, section
+    /// 3.3.1). No packet counts as seen, because packets of the old key prove nothing under the new one.
     pub(crate) fn continued(&self) -> Sources {
         let list = self.list.iter().map(|source| Source {
             rtp: Window {
@@ -290,7 +305,7 @@ impl Sources {
         });
         Sources {
             list: list.collect(),
-            recent: self.recent,
+            ..*self
         }
     }
 
@@ -347,7 +362,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_window_is_the_one_that_forgets_nothing(
+        fn the_replay_window_equals_one_that_stores_all_indices(
             steps in prop::collection::vec(prop_oneof![4 => -200..200_i64, 1 => -70_000..70_000_i64], 1..300),
         ) {
             let (mut window, mut naive) = (Window::default(), Naive::default());
@@ -366,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_reaches_as_far_as_it_says() {
+    fn the_replay_window_has_its_documented_length() {
         let mut window = Window::default();
         window.mark(1000);
         let oldest = 1000 - u64::from(REPLAY_WINDOW) + 1;
@@ -395,7 +410,7 @@ mod tests {
         for seq in [65_535, 65_534, 65_535 - 127, 65_535 - 128] {
             assert!(sources.rtp_index(SSRC, SeqNum(seq)).is_err(), "{seq}");
         }
-        // Except the missing one, once.
+        // The missing packet is accepted, but only once.
         let late = sources.rtp_index(SSRC, SeqNum(65_533)).unwrap();
         sources.note_rtp(SSRC, late).unwrap();
         assert!(sources.rtp_index(SSRC, SeqNum(65_533)).is_err());
@@ -421,7 +436,7 @@ mod tests {
             let error = sources.restore(state).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "SSRC 0x00000007: the state is behind the source, which is at RTP packet 65541, no RTCP packet"
+                "SSRC 0x00000007: the state is older than the source, which is at RTP packet 65541, no RTCP packet"
             );
         }
         let state = SourceState {

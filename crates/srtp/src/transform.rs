@@ -8,8 +8,8 @@
 //! SRTCP, GCM          | 8 bytes      | the rest | tag | E, index | MKI | 8 bytes, E and index, the rest
 //! ```
 //!
-//! RFC 3711, sections 3.1 and 3.4; RFC 7714, sections 8 and 9. E: whether the rest is encrypted. MKI: the key's identifier, if it
-//! has one; the tag does not cover it.
+//! RFC 3711, sections 3.1 and 3.4; RFC 7714, sections 8 and 9. "E" says whether the rest is encrypted. "MKI" is the key's
+//! identifier, if it has one; the tag does not cover it.
 
 use crate::aead::{GCM_TAG_BYTES, Gcm};
 use crate::counter::CounterMode;
@@ -19,7 +19,7 @@ use crate::sources::RTCP_INDEX_MAX;
 use crate::{Forged, MasterKey, Mki, PacketIndex};
 use threadbare_rtp_types::id::Ssrc;
 
-/// E and index: the additional word of an SRTCP packet.
+/// E and index, in the word that SRTCP adds to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RtcpWord(u32);
 
@@ -40,7 +40,7 @@ impl RtcpWord {
         self.0.to_be_bytes()
     }
 
-    /// Start of the encrypted part in a packet of this many bytes.
+    /// Returns the start of the encrypted part in a packet of this many bytes.
     fn clear_bytes(self, bytes: usize) -> usize {
         if self.is_encrypted() {
             RTCP_CLEAR_BYTES
@@ -81,7 +81,7 @@ impl Transform {
         Transform { cipher, mki }
     }
 
-    /// Bytes that protection adds to an RTP packet.
+    /// Returns the number of bytes that protection adds to an RTP packet.
     pub(crate) fn rtp_trailer(&self) -> usize {
         let tag_bytes = match &self.cipher {
             Cipher::Counter(counter) => counter.tag_bytes,
@@ -90,12 +90,12 @@ impl Transform {
         tag_bytes + self.mki.len()
     }
 
-    /// Bytes that protection adds to an RTCP packet.
+    /// Returns the number of bytes that protection adds to an RTCP packet.
     pub(crate) fn rtcp_trailer(&self) -> usize {
         self.rtp_trailer() + WORD_BYTES
     }
 
-    /// Protects the packet at the start of `buffer`, which ends with room for the trailer.
+    /// Protects the packet at the start of `buffer`. The buffer ends with room for the trailer.
     pub(crate) fn seal_rtp(&self, buffer: &mut [u8], header: RtpHeader, index: PacketIndex) {
         let (packet, trailer) = buffer.split_at_mut(buffer.len() - self.rtp_trailer());
         match &self.cipher {
@@ -113,7 +113,7 @@ impl Transform {
         }
     }
 
-    /// Checks and decrypts a packet in place, apart from its trailer.
+    /// Checks and decrypts a packet in place. `packet` ends before the trailer.
     pub(crate) fn open_rtp(
         &self,
         packet: &mut [u8],
@@ -137,7 +137,7 @@ impl Transform {
         }
     }
 
-    /// Protects the packet at the start of `buffer`, which ends with room for the trailer.
+    /// Protects the packet at the start of `buffer`. The buffer ends with room for the trailer.
     pub(crate) fn seal_rtcp(&self, buffer: &mut [u8], ssrc: Ssrc, word: RtcpWord) {
         let bytes = buffer.len() - self.rtcp_trailer();
         let (clear_bytes, index) = (word.clear_bytes(bytes), u64::from(word.index()));
@@ -171,7 +171,7 @@ impl Transform {
         RtcpWord(word(packet, packet.len() - behind - WORD_BYTES))
     }
 
-    /// Checks and decrypts a packet in place, apart from its trailer.
+    /// Checks and decrypts a packet in place. `packet` ends before the trailer.
     pub(crate) fn open_rtcp(
         &self,
         packet: &mut [u8],
@@ -212,8 +212,8 @@ impl Transform {
         self.check_mki(mki).map(|()| tag)
     }
 
-    /// Refuses a packet with another identifier, which belongs to another key. The comparison need not be constant-time, because
-    /// identifiers are public.
+    /// Refuses a packet with another identifier, because that belongs to another key. The comparison need not take constant time,
+    /// because identifiers are public.
     fn check_mki(&self, mki: &[u8]) -> Result<(), Forged> {
         if self.mki.is_at(mki) {
             Ok(())
@@ -238,7 +238,7 @@ fn with_associated<T>(
         associated[RTCP_CLEAR_BYTES..].copy_from_slice(&word.bytes());
         return work(&associated, rest);
     }
-    // The word must follow the packet for a moment, in the place of the tag.
+    // For a moment, the word must follow the packet, in the place of the tag.
     let behind = &mut buffer[bytes..bytes + WORD_BYTES];
     let mut kept = [0; WORD_BYTES];
     kept.copy_from_slice(behind);
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn keys_of_a_direction_take_little_memory() {
-        // A call of two parties has four directions, each with RTP and RTCP: 30 KiB in total.
+        // A call of two parties has four directions, each with RTP and RTCP. Together they take 30 KiB.
         let bytes = size_of::<Transform>();
         assert!(bytes <= 1280, "{bytes}");
     }

@@ -33,7 +33,7 @@ fn check_keystream(key: &str, blocks: &[(usize, &str)]) {
 }
 
 #[test]
-fn keystream_of_aes_128_rfc_3711_b_2() {
+fn the_aes_128_keystream_equals_that_of_rfc_3711_b_2() {
     check_keystream(
         "2B7E151628AED2A6ABF7158809CF4F3C",
         &[
@@ -48,7 +48,7 @@ fn keystream_of_aes_128_rfc_3711_b_2() {
 }
 
 #[test]
-fn keystream_of_aes_256_rfc_6188_7_1() {
+fn the_aes_256_keystream_equals_that_of_rfc_6188_7_1() {
     check_keystream(
         "57f82fe3613fd170a85ec93c40b1f0922ec4cb0dc025b58272147cc438944a98",
         &[
@@ -72,7 +72,7 @@ fn check_derivation(key: &str, salt: &str, expected: [&str; 3]) {
 }
 
 #[test]
-fn key_derivation_of_aes_128_rfc_3711_b_3() {
+fn keys_derived_with_aes_128_equal_those_of_rfc_3711_b_3() {
     check_derivation(
         "E1F97A0D3E018BE0D64FA32C06DE4139",
         "0EC675AD498AFEEBB6960B3AABE6",
@@ -87,7 +87,7 @@ fn key_derivation_of_aes_128_rfc_3711_b_3() {
 }
 
 #[test]
-fn key_derivation_of_aes_256_rfc_6188_7_2() {
+fn keys_derived_with_aes_256_equal_those_of_rfc_6188_7_2() {
     check_derivation(
         "f0f04914b513f2763a1b1fa130f10e2998f6f6e43e4309d1e622a0e332b9f1b6",
         "3b04803de51ee7c96423ab5b78d2",
@@ -99,7 +99,7 @@ fn key_derivation_of_aes_256_rfc_6188_7_2() {
     );
 }
 
-/// The session keys of RFC 7714, sections 16 and 17.
+/// Returns the session keys of RFC 7714, sections 16 and 17.
 fn gcm(suite: Suite, protocol: Protocol) -> Transform {
     let mut keys = SessionKeys {
         suite,
@@ -126,7 +126,7 @@ const RTP_SEALED: [&str; 2] = [
 ];
 
 #[test]
-fn whole_srtp_packets_rfc_7714_16() {
+fn srtp_packets_equal_those_of_rfc_7714_section_16() {
     let plain = bytes(RTP);
     for (suite, sealed) in GCM_SUITES.into_iter().zip(RTP_SEALED) {
         let transform = gcm(suite, Protocol::Rtp);
@@ -175,7 +175,7 @@ const RTCP_SEALED: [(Suite, bool, &str); 4] = [
 ];
 
 #[test]
-fn whole_srtcp_packets_rfc_7714_17() {
+fn srtcp_packets_equal_those_of_rfc_7714_section_17() {
     let plain = bytes(RTCP);
     for (suite, encrypted, sealed) in RTCP_SEALED {
         let transform = gcm(suite, Protocol::Rtcp);

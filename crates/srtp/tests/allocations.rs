@@ -1,4 +1,4 @@
-//! SRTP under way allocates nothing per packet.
+//! After the first packet of a source, SRTP allocates nothing per packet.
 
 #[path = "../../../tests/counting.rs"]
 mod counting;

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_to_the_longest_and_starts_over_after_a_healthy_run() {
+    fn the_delay_doubles_up_to_the_maximum_and_restarts_after_a_healthy_run() {
         let ms = Duration::from_millis;
         let limits = Restart {
             first: ms(100),

@@ -86,7 +86,12 @@ impl Reports {
     pub(crate) fn warn(&self, warning: &str) {
         if let Verdict::Write { suppressed } = self.warnings.check(Instant::now()) {
             let stream = &self.stream;
-            tracing::warn!(stream, warning, suppressed, "a warning from the stream");
+            tracing::warn!(
+                stream,
+                warning,
+                suppressed,
+                "an element of the stream posted a warning"
+            );
         }
     }
 
@@ -100,7 +105,7 @@ impl Reports {
 fn plain_reason(message: &gst::Message, error: &glib::Error, detail: Option<&str>) -> String {
     let element = message.src().map(|src| src.name().to_string());
     let element = element.unwrap_or_default();
-    tracing::debug!(element, %error, detail, "an element's message");
+    tracing::debug!(element, %error, detail, "an element posted a message");
     reason::plain(&element, &error.to_string(), detail)
 }
 

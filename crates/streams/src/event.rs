@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 use miette::Result;
 use threadbare_process::signals::{self, Signal};
 use threadbare_rtp::call::Clip;
+use threadbare_rtp::srtp::MasterKey;
 
 /// Identifies a run of a stream: the time from a start to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +24,19 @@ pub struct Prepared {
     pub to: Option<SocketAddr>,
     /// The files of the stream's fallbacks, in their order.
     pub clips: Vec<Clip>,
+    /// The SRTP keys of the stream.
+    pub keys: StreamKeys,
+}
+
+/// SRTP keys of a stream. `None`: plain RTP.
+#[derive(Debug, Clone, Default)]
+pub struct StreamKeys {
+    /// The key of the stream's sender.
+    pub input: Option<MasterKey>,
+    /// The key of the packets that the stream sends.
+    pub output: Option<MasterKey>,
+    /// The keys of the fallbacks that are senders, in their order.
+    pub fallbacks: Vec<Option<MasterKey>>,
 }
 
 /// Messages for the gateway's thread.

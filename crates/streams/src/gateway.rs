@@ -283,7 +283,10 @@ impl Gateway {
         for stream in self.streams.values() {
             if matches!(stream.running, Running::No | Running::Asking) {
                 let stream = &stream.spec.name;
-                tracing::info!(stream, "not running, waiting for a restart");
+                tracing::info!(
+                    stream,
+                    "the stream is not running; it waits for its restart"
+                );
             }
         }
     }
@@ -324,7 +327,10 @@ impl Gateway {
         match event {
             Event::LineEnded { run } => {
                 if running(self, run) == Some(true) {
-                    self.fail(run, "its state machine failed; the log shows where");
+                    self.fail(
+                        run,
+                        "the state machine of the stream failed; the log shows where",
+                    );
                 }
             }
             Event::Prepared { run, answer } => {
@@ -431,7 +437,7 @@ impl Gateway {
                     | Event::Prepared { .. },
                 ) => {}
                 Ok(Event::Stop { cause }) => {
-                    tracing::warn!(cause, "stopping at once");
+                    tracing::warn!(cause, "the process stops at once");
                     break;
                 }
                 Err(_) => break,
@@ -460,7 +466,7 @@ impl Gateway {
                 self.questions += 1;
             }
             Err(error) => {
-                let reason = format!("cannot start a thread to resolve its destination: {error}");
+                let reason = format!("cannot start a thread to resolve the destination: {error}");
                 self.retry_later(number, &reason);
             }
         }
@@ -615,7 +621,7 @@ fn watched(spec: &StreamSpec) -> Watched {
         inputs: inputs.collect(),
         resets: spec.loudness_resets.as_slice().into(),
         way: way(spec).into(),
-        stopped: Some("it is about to start".into()),
+        stopped: Some("the stream is about to start".into()),
         snapshot: SharedSnapshot::default(),
     }
 }

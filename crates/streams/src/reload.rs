@@ -30,7 +30,7 @@ pub enum NotReloaded {
     #[error("the file has mistakes: {}", .0.join("; "))]
     Mistakes(Vec<String>),
     /// Changed keys that need a restart, with their old and new values.
-    #[error("these need a restart: {}", .0.join("; "))]
+    #[error("these changes need a restart: {}", .0.join("; "))]
     NeedsRestart(Vec<String>),
     /// The machine refuses the change.
     #[error("{0}")]

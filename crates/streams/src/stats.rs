@@ -17,6 +17,8 @@ pub struct StreamStats {
     pub truncated: u64,
     /// Packets from an address that is not the peer's.
     pub strangers: u64,
+    /// Datagrams of the sender that SRTP refused: they were not authentic, or replays.
+    pub srtp_refused: u64,
     /// Packets of a payload type that the stream does not accept.
     pub other_payload_types: u64,
     /// Packets that missed their deadline.
@@ -98,6 +100,7 @@ impl StreamStats {
             malformed: refused.malformed,
             truncated: io.truncated,
             strangers: refused.strangers + refused.other_sources + refused.not_allowed,
+            srtp_refused: media.protections[0].map_or(0, |protection| protection.refused()),
             other_payload_types: refused.payload_types + direction.dropped,
             lost: direction.lost,
             late: source.jitter.late,
@@ -124,6 +127,7 @@ impl StreamStats {
             malformed = self.malformed,
             truncated = self.truncated,
             strangers = self.strangers,
+            srtp_refused = self.srtp_refused,
             other_payload_types = self.other_payload_types,
             lost = self.lost,
             late = self.late,

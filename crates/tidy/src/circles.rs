@@ -60,7 +60,7 @@ pub fn check(
 
 /// The path of a module: the names from the crate's root to it.
 type Path = Vec<String>;
-/// The siblings that each module imports. Each sibling has a description of one such import.
+/// The siblings that each module imports. Each sibling has a description of one of these imports.
 type Imports = BTreeMap<Path, BTreeMap<Path, String>>;
 
 /// The contents of one file.
@@ -139,7 +139,8 @@ const DEFINING: &[&str] = &[
     "struct", "enum", "union", "trait", "fn", "const", "static", "type",
 ];
 
-/// Converts a path in an inline module to a path as seen from the file's module: each `super` leaves one inline module.
+/// Converts a path in an inline module to the path that has the same meaning in the file's module. Each `super` leaves one inline
+/// module.
 fn outside(inline: &[String], mut path: Path) -> Path {
     for _ in inline {
         match path.first().map(String::as_str) {

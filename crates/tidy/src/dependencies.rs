@@ -26,7 +26,7 @@ const BANNED: &[(&str, &str)] = &[
     // layers.rs restricts tokio, on which client libraries are based, to applications and tests.
     ("async-std", "contexts are the only runtime"),
     ("smol", "contexts are the only runtime"),
-    // Only bench/ may use this plugin for comparisons, behind the feature `peer`.
+    // Only `bench/` may use this plugin, for comparisons, and only behind the feature `peer`.
     ("gst-plugin-threadshare", "only benchmarks compare with it"),
     ("openssl-sys", "TLS is done by rustls"),
 ];

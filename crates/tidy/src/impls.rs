@@ -1,5 +1,5 @@
-//! Limits the number of files that have methods of one type. A reader finds them without a search, and a type that needs more files
-//! has more than one job. Methods of traits and tests do not count.
+//! Limits the number of files that contain methods of one type. A reader finds methods in a few files without a search, and a
+//! type that needs more files has more than one job. Methods of traits and tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 

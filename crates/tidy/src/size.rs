@@ -20,7 +20,7 @@ pub struct Oversize {
     pub lines: usize,
 }
 
-/// Returns the functions of a file that are too long, and the file itself if it is.
+/// Returns the functions of a file that are too long, and the file itself if it is too long.
 ///
 /// # Errors
 /// Fails if the source is not valid Rust.

@@ -39,8 +39,8 @@ pub fn check_text(path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Whether `place` is the start of an absolute path in this line. It is in `"/work/x"`, `=/work/x` and `(/work/x`, but not in
-/// `network/work/x`.
+/// Whether `place` is the start of an absolute path in this line. For example, `/work/` starts a path in `"/work/x"`, `=/work/x`
+/// and `(/work/x`, but not in `network/work/x`.
 fn starts_a_path(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_one_machine_are_found() {
+    fn paths_that_exist_only_on_one_machine_are_found() {
         for line in [
             "cd /work/x",
             "DIR=/root/x",

@@ -9,7 +9,8 @@ use threadbare_tidy::{
     circles, dependencies, english, impls, layers, links, size, strays, tokens, unsafety,
 };
 
-/// Files and functions that may be longer: (path, function or "" for the file). Each entry has a comment with the reason.
+/// Files and functions that may be longer than the limit: (path, function or "" for the file). Each entry has a comment with the
+/// reason.
 const OVERSIZE_PERMITTED: &[(&str, &str)] = &[];
 
 /// Imports that are allowed although they close a circle: (package, from, to).
@@ -108,7 +109,7 @@ fn dependencies_comply_with_the_policy() {
             ])
             .exec()
             .expect("cargo metadata");
-        // The list must also contain the packages from outside the workspace, or they are not checked.
+        // The metadata must also contain the packages from outside the workspace, because otherwise these are not checked.
         assert!(metadata.packages.len() > 100, "{}", metadata.packages.len());
         for package in &metadata.packages {
             complaints.extend(dependencies::check(dependencies::Dependency {
@@ -384,7 +385,7 @@ fn links_of_the_documentation_work() {
 
 /// Without its default features, the gateway uses no crate of GStreamer. `make lint` builds it like that.
 #[test]
-fn the_gateway_can_do_without_crates_of_gstreamer() {
+fn the_gateway_can_be_built_without_crates_of_gstreamer() {
     let crates_with = |features: &[&str]| {
         let output = Command::new(env!("CARGO"))
             .args([
@@ -449,7 +450,8 @@ fn texts_are_in_plain_english() {
     assert_none(&complaints);
 }
 
-/// Checks the subjects of the last commits: `git log --oneline` cuts off longer ones. Commits older than this rule do not count.
+/// Checks the subjects of the last commits, because `git log --oneline` cuts off longer ones. Commits older than this rule do not
+/// count.
 #[test]
 fn subjects_of_commits_are_short() {
     let log = |arguments: &[&str]| {

@@ -1,5 +1,5 @@
-//! Alarms. A value that is bad for long enough raises an alarm, and one that is good for long enough ends it. The module reads
-//! no clock: the caller calls it once for each second.
+//! Alarms of streams. A value that is bad for long enough raises an alarm, and a value that is good for long enough ends it. The
+//! module reads no clock: the caller calls it once for each second.
 
 use super::second::{Recent, Second};
 
@@ -44,13 +44,13 @@ impl AlarmKind {
         }
     }
 
-    /// Returns the kinds that [`Alarms::bits`] include.
+    /// Returns the kinds of alarms whose bits are set ([`Alarms::bits`]).
     pub fn of_bits(bits: u8) -> impl Iterator<Item = AlarmKind> {
         let is_set = move |kind: &AlarmKind| bits & (1 << *kind as u8) != 0;
         AlarmKind::ALL.into_iter().filter(is_set)
     }
 
-    /// Whether [`Alarms::bits`] include acknowledged alarms.
+    /// Whether the bit for acknowledged alarms is set ([`Alarms::bits`]).
     #[must_use]
     pub fn is_acknowledged(bits: u8) -> bool {
         bits & ACKNOWLEDGED != 0
@@ -102,7 +102,7 @@ impl Default for Rules {
             rule(0.5, 0.0, 5, 2),
             // EBU Tech 3341 gates at -70 LUFS. No programme is below -60 LUFS for longer than a pause.
             rule(-60.0, 3.0, 15, 2),
-            // EBU R 128 allows a deviation of 1 LU for a whole live programme. This rule covers a minute, so it allows more.
+            // EBU R 128 allows a deviation of 1 LU for a whole live programme. This rule covers only a minute, so it allows more.
             rule(3.0, 1.0, 60, 10),
             // The maximum true peak of EBU R 128 is -1 dBTP.
             rule(-1.0, 0.5, 1, 10),
@@ -182,7 +182,7 @@ impl Alarms {
                 continue;
             };
             let value = value(kind, &rule, target_lufs, second, recent);
-            // For these kinds, the value already covers the whole hold time.
+            // For these kinds, the value already covers the whole hold time, so one bad second is enough.
             let hold_s = match kind {
                 AlarmKind::Loudness | AlarmKind::Drift => 1,
                 _ => rule.hold_s.max(1),
@@ -287,7 +287,7 @@ fn value(
     second: &Second,
     recent: &Recent,
 ) -> Option<f64> {
-    // Without packets, no other alarm applies.
+    // If no packets arrive, only the alarm for missing packets applies.
     if kind != AlarmKind::NoPackets && !second.is_heard {
         return None;
     }
@@ -395,16 +395,16 @@ mod tests {
                 10,
             ),
             (AlarmKind::Loss, |one| one.lost_permille = 11, 10, 10),
-            // A deviation of 5 LU for 36 of 60 s is 3 LU in the mean, so the 37th second raises the alarm. The mean is 2 LU
-            // again when 24 of 60 s are bad, and 10 s later the alarm ends.
+            // A deviation of 5 LU for 36 of 60 s gives a mean of 3 LU, so the 37th second raises the alarm. The mean is back at 2
+            // LU when only 24 of the 60 s are bad. The alarm ends 10 s later.
             (
                 AlarmKind::Loudness,
                 |one| one.short_term_lufs = Level::new(-18.0),
                 37,
                 36 + 9,
             ),
-            // The clock starts to drift by 300 us a second. In a window of 60 s, the mean is above 200 in the 41st second. The
-            // alarm ends 60 s after the mean is below 150.
+            // The clock starts to drift by 300 us a second. In a window of 60 s, the mean is above 200 us a second from the 41st
+            // second on. The alarm ends 60 s after the mean has fallen below 150 us a second.
             (
                 AlarmKind::Drift,
                 |one| one.skew_us = 300 * (one.unix_s as i64 - 100),
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn between_both_thresholds_nothing_changes() {
+    fn between_threshold_and_hysteresis_an_alarm_does_not_change() {
         // The values are between the threshold of 1 % and the lower one of 0.5 %.
         let told = run(
             &Rules::default(),

@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tiles_come_back(tiles in prop::collection::vec(tile(), 0..40)) {
+        fn tiles_round_trip(tiles in prop::collection::vec(tile(), 0..40)) {
             let tiles = Tiles(tiles);
             let columns = tiles.encode();
             prop_assert_eq!(Tiles::decode(&columns, tiles.0.len()), Some(tiles.clone()));
@@ -149,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn other_texts_are_none(text in ".*", streams in 0_usize..4) {
+        fn decoding_any_text_does_not_panic(text in ".*", streams in 0_usize..4) {
             let _ = Tiles::decode(&text, streams);
         }
     }

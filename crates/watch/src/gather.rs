@@ -206,7 +206,8 @@ impl Gatherer {
         track.is_some_and(|track| track.begin_programme(unix_s))
     }
 
-    /// Does the same for all streams that have a reset at one of these times, in minutes after local midnight.
+    /// Acts as [`begin_programme`](Self::begin_programme) for all streams that have a reset at one of these times, in minutes
+    /// after local midnight.
     pub fn begin_programmes(&mut self, minutes: &[u16]) {
         for track in self.tracks.values_mut() {
             if track.watched.resets.iter().any(|one| minutes.contains(one)) {
@@ -337,7 +338,8 @@ impl Track {
         }
     }
 
-    /// Returns the packets and losses since the second started. After a restart of the stream, counters start at 0.
+    /// Returns the numbers of packets and losses since the current second started. After a restart of the stream, its counters
+    /// start at 0.
     fn since_second(&self) -> (u32, u32) {
         let (packets, lost) = self.second_from;
         let since = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
@@ -405,7 +407,7 @@ mod tests {
     use crate::Way;
 
     #[test]
-    fn programmes_of_metered_streams_start_on_schedule() {
+    fn the_loudness_of_metered_streams_is_reset_on_schedule() {
         let watched = |name: &str, resets: &[u16]| Watched {
             name: name.into(),
             target_lufs: None,

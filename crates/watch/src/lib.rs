@@ -74,7 +74,7 @@ struct Shared {
 /// A raised or ended alarm, with its time in s since 1970.
 pub type TimedChange = (u64, StreamChange);
 
-/// A subscription to frames. It lasts until this is dropped.
+/// A subscription to frames. It lasts until this value is dropped.
 #[derive(Debug)]
 pub struct Frames {
     /// The latest frame.
@@ -86,7 +86,7 @@ impl Watch {
     /// Starts to observe the streams of a directory. `alarms`: the rules of alarms, and the URL of the webhook.
     ///
     /// # Errors
-    /// Threads run out.
+    /// Fails if threads run out.
     pub fn start(directory: Directory, alarms: (Rules, Option<&str>)) -> std::io::Result<Watch> {
         let view = View(Arc::new(Shared {
             directory,
@@ -138,7 +138,7 @@ impl View {
     /// Sets the rules of alarms, and the URL of the webhook.
     ///
     /// # Errors
-    /// Threads run out.
+    /// Fails if threads run out.
     pub fn set_alarms(&self, rules: Rules, webhook: Option<&str>) -> std::io::Result<()> {
         lock(&self.0.gatherer).set_rules(rules);
         let mut known = lock(&self.0.webhook);
@@ -147,7 +147,7 @@ impl View {
         }
         let new = webhook.map(Webhook::start).transpose()?;
         let old = std::mem::replace(&mut *known, new);
-        // Drop the old one outside of the lock, because ending it may take a while.
+        // Drop the old webhook outside of the lock, because ending it may take a while.
         drop(known);
         drop(old);
         Ok(())
@@ -163,7 +163,7 @@ impl View {
     /// Sets the folder for the history of each stream. `None`: the history is not stored.
     ///
     /// # Errors
-    /// The folder cannot be created or written to, another process uses it, or threads run out.
+    /// Fails if the folder cannot be created or written to, if another process uses it, or if threads run out.
     pub fn set_history(&self, dir: Option<&Path>) -> std::io::Result<()> {
         let mut known = lock(&self.0.history);
         if known.as_ref().map(History::dir) == dir {
@@ -171,17 +171,17 @@ impl View {
         }
         let new = dir.map(History::open).transpose()?;
         let old = std::mem::replace(&mut *known, new);
-        // Drop the old one outside of the lock, because the disk may be slow.
+        // Drop the old history outside of the lock, because the disk may be slow.
         drop(known);
         drop(old);
         Ok(())
     }
 
-    /// Returns the known seconds of a span of time, at most a day, in order. `until_s`: the end of the span; `None`: now. May
-    /// read a file. Returns `None` if the stream does not exist.
+    /// Returns the known seconds of a span of time, at most a day, in order. `until_s`: the end of the span; `None`: now. The
+    /// function may have to read a file. It returns `None` if the stream does not exist.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn seconds(
         &self,
         name: &str,
@@ -234,7 +234,7 @@ impl View {
         read(&lock(&self.0.gatherer))
     }
 
-    /// Reads the data of the threads.
+    /// Reads the data of the media threads.
     pub fn read_machine<T>(&self, read: impl FnOnce(&Machine) -> T) -> T {
         read(&lock(&self.0.machine))
     }
@@ -251,7 +251,7 @@ impl View {
             frames: shared.frames.subscribe(),
             view: self.clone(),
         };
-        // Hold the lock, so that the thread sees the new observer before it waits.
+        // Hold the lock, so that the thread either sees the new observer, or already waits and is notified.
         let _ends = lock(&shared.ends);
         shared.bell.notify_all();
         Some(frames)
@@ -301,7 +301,7 @@ impl Shared {
         let listed = self.directory.list();
         let mut gatherer = lock(&self.gatherer);
         if listed.generation != gatherer.generation() {
-            // Save all seconds before the list changes, because some streams may be gone.
+            // Save all seconds before the list of streams changes, because some streams may be removed.
             self.keep(&mut gatherer, Turn::All);
         }
         let mut changes = Vec::new();
@@ -351,7 +351,7 @@ impl Shared {
                     );
                 }
             }
-            // This fails without listeners.
+            // Sending fails if there are no listeners.
             let _ = self.changes.send((unix_s, change.clone()));
             if let Some(webhook) = &*webhook {
                 webhook.send(unix_s, &change);
@@ -362,16 +362,16 @@ impl Shared {
 
 /// Returns the minutes of the local day that began within `before_s < time <= now_s`.
 fn minutes_begun(before_s: u64, now_s: u64) -> Vec<u16> {
-    // If the process slept, or the clock was set, go back at most an hour.
+    // If the process slept, or the clock was set, go back by at most an hour.
     let before_s = before_s.max(now_s.saturating_sub(3600));
     let seconds = before_s + 1..=now_s;
     let minutes = seconds.filter(|unix_s| unix_s.is_multiple_of(60));
     minutes.filter_map(local_minute).collect()
 }
 
-/// Interval of readings with observers: fast enough for meters.
+/// Interval of readings with observers: short enough for level meters on a page.
 const PERIOD_QUICK: Duration = Duration::from_millis(100);
-/// Interval of readings without observers: that of the stored seconds.
+/// Interval of readings without observers: one reading for each stored second.
 const PERIOD_SLOW: Duration = Duration::from_secs(1);
 /// Maximum number of log lines per second about alarms.
 const LINES_PER_SECOND: u32 = 20;
@@ -386,9 +386,9 @@ mod tests {
 
     use super::*;
 
-    /// The result agrees with that of another program, in any time zone of this machine.
+    /// The result agrees with the program `date`, in any time zone of this machine.
     #[test]
-    fn minutes_are_those_of_the_local_day() {
+    fn minutes_of_the_day_use_the_local_time_zone() {
         // Test a night in winter and one in summer.
         for unix_s in [1_767_225_600, 1_782_864_000] {
             let date = Command::new("date")

@@ -1,4 +1,4 @@
-//! The media threads: load, lateness, and occasions on which work blocked them.
+//! The media threads: load, lateness, and the last time that work blocked each of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_differences_and_old_ones_go() {
+    fn each_second_has_the_difference_of_counters_and_old_ones_are_dropped() {
         const S: u64 = 1_000_000_000;
         let mut machine = Machine::default();
         machine.look(S, seen(5 * S, 100));

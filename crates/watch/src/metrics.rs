@@ -35,7 +35,7 @@ impl Collector for View {
 /// Encodes a series with the value 1 for each raised alarm.
 fn alarms(encoder: &mut DescriptorEncoder<'_>, seen: &Gatherer) -> Result<(), Error> {
     let one = ConstGauge::new(1_i64);
-    let help = "1 if the alarm is raised; absent if not";
+    let help = "1 if the alarm is raised; absent otherwise";
     let mut family = encoder.encode_descriptor("stream_alarm", help, None, one.metric_type())?;
     for track in seen.tracks() {
         for alarm in track.alarms.raised() {
@@ -100,7 +100,7 @@ type Counter = (&'static str, &'static str, fn(&Track) -> u64);
 const GAUGES: [Gauge; 10] = [
     (
         "stream_up",
-        "1 if the stream has packets from its sender or a fallback; 0 if no packets come, or the stream has failed",
+        "1 if the stream has packets from its sender or a fallback; 0 if no packets arrive, or the stream has failed",
         |track| Some(f64::from(u8::from(track.tile.state >= TileState::Heard))),
     ),
     (
@@ -145,7 +145,7 @@ const GAUGES: [Gauge; 10] = [
     ),
     (
         "stream_clock_skew_seconds",
-        "How far the sender's clock has fallen behind since the stream started",
+        "Time by which the sender's clock has fallen behind since the stream started",
         |track| Some(track.snapshot.skew_ns as f64 / 1e9),
     ),
 ];
@@ -158,7 +158,7 @@ const COUNTERS: [Counter; 4] = [
     ),
     (
         "stream_lost_packets",
-        "Packets that had not arrived by their time to be played",
+        "Packets that had not arrived when they were due to be played",
         |track| track.snapshot.lost,
     ),
     (

@@ -35,12 +35,12 @@ pub struct Second {
     pub held_packets: u32,
 }
 
-/// Merges each `step_s` seconds into one, whose end is that of the last of them. It has the maximum of levels, jitter and held
-/// packets, and the sum of packets and losses. It counts as heard if all merged seconds do. Values since the start are those of
-/// the last second.
+/// Merges each group of `step_s` seconds into one second, with the end of the group's last second. Levels, jitter and held
+/// packets are the maximum of the group, and packets and losses are the sum. The merged second counts as heard only if all
+/// seconds of the group do. Values since the start are those of the group's last second.
 ///
 /// # Panics
-/// `step_s` is 0.
+/// Panics if `step_s` is 0.
 #[must_use]
 pub fn merged(seconds: &[Second], step_s: u64) -> Vec<Second> {
     let step = |one: &Second| one.unix_s.div_ceil(step_s);
@@ -76,7 +76,7 @@ impl Default for Level {
 }
 
 impl Level {
-    /// No value: silence, or not measured.
+    /// No value, because of silence, or because the level is not measured.
     pub const NONE: Level = Level(i16::MIN);
 
     /// Converts decibels. A level below [`SILENCE`] counts as silence.
@@ -107,14 +107,14 @@ impl Level {
         self.0
     }
 
-    /// Returns the higher one.
+    /// Returns the higher of the two levels.
     #[must_use]
     pub fn max(self, other: Level) -> Level {
         Level(self.0.max(other.0))
     }
 }
 
-/// Level that counts as silence. It is far below one step of 16 bits: only ringing filters have such levels.
+/// Level that counts as silence. It is far below one step of 16 bits: only the ringing of filters has such levels.
 const SILENCE: f64 = -120.0;
 
 /// The last seconds of a stream.

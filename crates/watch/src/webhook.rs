@@ -33,7 +33,7 @@ impl Webhook {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Threads run out.
+    /// Fails if threads run out.
     pub(super) fn start(url: &str) -> std::io::Result<Webhook> {
         let (queue, messages) = sync_channel(MESSAGES_MAX);
         let to = url.to_owned();
@@ -50,7 +50,7 @@ impl Webhook {
         })
     }
 
-    /// The URL.
+    /// Returns the URL.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
@@ -65,7 +65,11 @@ impl Webhook {
         let Some(queue) = &self.queue else { return };
         if let Err(TrySendError::Full(lost)) = queue.try_send(Message { text, about }) {
             let (about, url) = (lost.about, &self.url);
-            tracing::warn!(about, url, "the webhook is too slow: an event is dropped");
+            tracing::warn!(
+                about,
+                url,
+                "an event is dropped, because the webhook is too slow"
+            );
         }
     }
 }
@@ -146,9 +150,9 @@ mod tests {
     use super::super::alarm::AlarmKind;
     use super::*;
 
-    /// The end of the process, and a change of the URL, do not wait for several attempts at a dead URL.
+    /// When the process ends or the URL changes, the thread finishes only the current attempt at a URL that does not answer.
     #[test]
-    fn the_end_waits_for_one_attempt_at_most() {
+    fn the_shutdown_waits_for_at_most_one_attempt() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
         let webhook = Webhook::start(&url).expect("a thread");
@@ -174,7 +178,7 @@ mod tests {
                 .count()
         });
         drop(webhook);
-        // Without the end, nine attempts would have been made.
+        // If the thread had not ended, it would have made nine attempts.
         assert!(!attempts.is_finished());
     }
 

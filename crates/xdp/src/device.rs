@@ -1,4 +1,4 @@
-//! Network devices. The program, the tables and the memory of each device are shared by all lanes.
+//! Network devices. All lanes share a device's program, tables and memory.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -27,10 +27,10 @@ use crate::sys::{
 /// Mode in which a device runs the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// In the driver if the driver supports that, otherwise behind the driver.
+    /// In the driver if the driver supports that, otherwise after the driver.
     #[default]
     Auto,
-    /// Behind the driver. Works with every device.
+    /// After the driver. This works with every device.
     Generic,
     /// In the driver.
     Native,
@@ -49,7 +49,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings with 8192 frames (16 MiB) per queue. They suffice for 400,000 packets a second with a read every 20 ms.
+    /// Returns settings with 8192 frames (16 MiB) per queue. They are enough for 400,000 packets a second if datagrams are read
+    /// every 20 ms.
     #[must_use]
     pub fn new(devices: Vec<String>) -> Settings {
         Settings {
@@ -80,14 +81,16 @@ pub enum OpenError {
         device: String,
     },
     /// The number of frames is invalid.
-    #[error("{frames} frames; must be a power of two from {FRAMES_MIN} to {FRAMES_MAX}")]
+    #[error(
+        "the number of frames is {frames}, must be a power of two from {FRAMES_MIN} to {FRAMES_MAX}"
+    )]
     Frames {
         /// The number.
         frames: u32,
     },
-    /// The system does not permit it.
+    /// The system does not permit the operation.
     #[error(
-        "device '{device}': not permitted to {what}: this needs the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (in a unit of systemd: AmbientCapabilities=)"
+        "device '{device}': the process has no permission to {what}: this needs the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (in a unit of systemd: AmbientCapabilities=)"
     )]
     Permission {
         /// The device.
@@ -97,14 +100,16 @@ pub enum OpenError {
     },
     /// Another program uses the device.
     #[error(
-        "device '{device}' is used by another XDP program (see `ip link show {device}`); only one at a time can use it"
+        "another XDP program uses device '{device}' (see `ip link show {device}`); a device can have only one"
     )]
     Busy {
         /// The device.
         device: String,
     },
     /// The kernel refuses the program.
-    #[error("device '{device}': the kernel refuses the program: {source}; its message: {said}")]
+    #[error(
+        "device '{device}': the kernel rejected the XDP program: {source}; message of the kernel: {said}"
+    )]
     Program {
         /// The device.
         device: String,
@@ -124,12 +129,12 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Too many lanes.
-    #[error("{LANES_MAX} threads share the devices already, which is the maximum")]
+    #[error("{LANES_MAX} threads already share the devices, which is the maximum")]
     Lanes,
 }
 
-/// Devices whose frames bypass the kernel's sockets. When this value and its lanes are dropped, all traffic goes through
-/// sockets again.
+/// Devices whose frames bypass the kernel's sockets. When this value and its lanes are dropped, all traffic goes through sockets
+/// again.
 #[derive(Debug, Clone)]
 pub struct Xdp(pub(crate) Arc<Devices>);
 
@@ -169,13 +174,13 @@ pub(crate) struct Queue {
     pub(crate) fill: Mutex<Ring<u64>>,
     pub(crate) idle: Mutex<Idle>,
     number: u32,
-    /// Socket that registered the memory, which the lanes' sockets share. It receives nothing, because it is not in the table
-    /// of rings.
+    /// The socket that registered the memory, which the sockets of the lanes share. It receives nothing, because it is not in the
+    /// table of rings.
     root: OwnedFd,
     _root_ring: Ring<libc::xdp_desc>,
 }
 
-/// Free chunks for frames to send, and the ring from which the kernel returns sent ones.
+/// Free chunks for frames to send, and the ring by which the kernel returns chunks whose frames were sent.
 #[derive(Debug)]
 pub(crate) struct Idle {
     pub(crate) chunks: Vec<Chunk>,
@@ -225,8 +230,8 @@ impl Devices {
         let mut homes = lock(&self.homes);
         let place = match homes.known.get(&ip) {
             Some(place) => Some(*place),
-            // An address may be added later, so an unknown one is looked up again. Thousands of ports must not each cause a
-            // look-up.
+            // An address may be added later, so look up an unknown one again. But do not look it up for each of thousands of
+            // ports.
             _ if clock_now_ns().saturating_sub(homes.asked_ns) < ASKED_AGAIN_NS => None,
             _ => {
                 homes.asked_ns = clock_now_ns();
@@ -261,7 +266,7 @@ impl Devices {
         Ok(true)
     }
 
-    /// Reverses `enroll`.
+    /// Undoes [`Devices::enroll`].
     pub(crate) fn withdraw(&self, local: SocketAddr) {
         for device in &self.devices {
             // The port is enrolled on one device at most. On the others, the removal fails.
@@ -316,7 +321,7 @@ impl Device {
             .map_err(|source| failure(&self.name, "add a ring to the table", source))
     }
 
-    /// Reverses `connect`.
+    /// Undoes [`Device::connect`].
     pub(crate) fn disconnect(&self, queue: &Queue, lane: u32) {
         let place = ring_place(queue.number, lane).to_ne_bytes();
         // The row is missing if the lane could not be created.
@@ -428,7 +433,7 @@ impl Queue {
 }
 
 /// Retries while another program uses the device. The kernel releases a device some time after the process that used it has
-/// ended. A restarted process must not fail because of that.
+/// ended, and a process that is restarted must not fail because of that.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let until_ns = clock_now_ns() + TAKEN_NS_MAX;
     loop {
@@ -467,7 +472,7 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-/// Locks even after a panic of another holder. Each step leaves a ring in a valid state.
+/// Locks the mutex even if another holder has panicked. This is sound, because each step leaves a ring in a valid state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -501,10 +506,10 @@ const FRAMES: u32 = 8192;
 const FRAMES_MIN: u32 = 64;
 /// Maximum number of frames: 128 MiB per queue.
 const FRAMES_MAX: u32 = 65536;
-/// Number of chunks for sending per queue, which all lanes share. Also the size of each lane's send ring. No more are needed,
+/// Number of chunks for sending per queue, which all lanes share. It is also the size of each lane's send ring. This is enough,
 /// because frames leave during the system call that sends them.
 const SENDS: u32 = 1024;
-/// Size of the receive ring of a root socket, which receives nothing but must have a ring.
+/// Size of the receive ring of a root socket. The socket receives nothing, but must have a ring.
 const ROOT_FRAMES: u32 = 2;
 /// Maximum number of queues of a device. Network cards have fewer.
 const QUEUES_MAX: u32 = 128;

@@ -29,7 +29,7 @@ pub(crate) struct Parsed<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Returns the datagram in a frame. Checks the frame like the kernel, and returns `None` if the kernel would drop it.
+/// Returns the datagram in a frame. Checks the frame as the kernel does, and returns `None` if the kernel would drop it.
 pub(crate) fn parse(frame: &[u8]) -> Option<Parsed<'_>> {
     let (ethernet, packet) = frame.split_at_checked(ETHERNET_BYTES)?;
     let way = Way {
@@ -71,7 +71,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Parsed<'_>> {
 /// data after the header.
 fn parse_v4(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     let header = packet.get(..V4_BYTES)?;
-    // The XDP program passes other packets to the kernel: those with options, and fragments.
+    // The XDP program passes packets with options, and fragments, to the kernel.
     let is_plain = header[0] == 0x45 && header[6] & 0x3f == 0 && header[7] == 0;
     if !is_plain || header[9] != UDP || fold(sum(0, header)) != 0xffff {
         return None;
@@ -86,7 +86,7 @@ fn parse_v4(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     ))
 }
 
-/// Like `parse_v4`, for IPv6 (RFC 8200, sections 3 and 8.1).
+/// Acts as [`parse_v4`], for IPv6 (RFC 8200, sections 3 and 8.1).
 fn parse_v6(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     let header = packet.get(..V6_BYTES)?;
     if header[0] >> 4 != 6 || header[6] != UDP {
@@ -108,9 +108,9 @@ fn is_source(ip: IpAddr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
 }
 
-/// Whether a datagram's checksum is correct. A checksum of 0 means that there is none (RFC 768). IPv6 does not allow this
-/// (RFC 8200, section 8.1). A sender on the same machine leaves the checksum to the device. Then the field contains only the
-/// sum of the pseudo header.
+/// Whether a datagram's checksum is correct. In IPv4, a checksum of 0 means that there is none (RFC 768); IPv6 does not allow
+/// this (RFC 8200, section 8.1). If the sender is on the same machine, it leaves the checksum to the device, and the field
+/// contains only the sum of the pseudo header.
 fn is_good(checksum: [u8; 2], pseudo: u64, datagram: &[u8], may_be_none: bool) -> bool {
     match checksum {
         [0, 0] => may_be_none,
@@ -187,8 +187,8 @@ fn write_v6(ip: &mut [u8], from: Ipv6Addr, to: Ipv6Addr, tos: u8, length: u16) -
     sum(0, &ip[8..40]) + word([0, UDP]) + word(length.to_be_bytes())
 }
 
-/// Adds bytes, padded to an even number, to a sum of 16-bit words. The words are read in the machine's byte order, because the
-/// sum does not depend on it (RFC 1071, section 2). Reads four bytes at a time.
+/// Adds bytes, padded to an even number, to a sum of 16-bit words. The bytes are read in the machine's byte order, because the
+/// sum does not depend on the order (RFC 1071, section 2), and four at a time.
 #[inline]
 fn sum(mut total: u64, bytes: &[u8]) -> u64 {
     let (fours, rest) = bytes.as_chunks::<4>();

@@ -23,8 +23,8 @@ fn frame(from: &str, to: &str, tos: u8, payload: &[u8]) -> Vec<u8> {
     room[..len].to_vec()
 }
 
-/// The checksum of RFC 1071, section 4.1, in its simplest form: the sum of words in network order, with carries added at the
-/// end.
+/// Returns the checksum of RFC 1071, section 4.1, in its simplest form: the sum of words in network order, with carries added at
+/// the end.
 fn naive_checksum(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
     for pair in bytes.chunks(2) {
@@ -129,7 +129,7 @@ fn frames_that_the_kernel_would_drop_are_dropped() {
 
 /// RFC 768 allows datagrams without a checksum. RFC 8200, section 8.1, does not allow them with IPv6.
 #[test]
-fn a_datagram_of_ipv4_may_have_no_checksum() {
+fn an_ipv4_datagram_may_have_no_udp_checksum() {
     let mut v4 = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abc");
     v4[14 + 20 + 6..14 + 20 + 8].fill(0);
     assert_eq!(parse(&v4).unwrap().payload, b"abc");
@@ -140,7 +140,7 @@ fn a_datagram_of_ipv4_may_have_no_checksum() {
 
 /// Frames of a virtual device have such a checksum if the sender is on the same machine (Linux: CHECKSUM_PARTIAL).
 #[test]
-fn a_checksum_that_was_left_to_the_device_is_accepted() {
+fn a_checksum_that_the_device_should_compute_is_accepted() {
     let mut partial = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abc");
     let mut pseudo = partial[14 + 12..14 + 20].to_vec();
     pseudo.extend([0, 17, 0, 11]);

@@ -1,4 +1,4 @@
-//! Body of the fuzz target. It is in the library so that the corpus in `fuzz/corpus/frame` replays under `cargo test`
+//! The body of the fuzz target. It is in the library, so that `cargo test` can replay the corpus in `fuzz/corpus/frame`
 //! (`tests/it/corpus.rs`).
 //!
 //! Panics if an invariant is violated.

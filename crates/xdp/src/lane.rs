@@ -14,15 +14,15 @@ use crate::frame::{self, HEADERS_BYTES_MAX, Way};
 use crate::program::NOTE_BYTES;
 use crate::sys::{self, Chunk, Ring, drops_of};
 
-/// The rings of one thread. Reading copies a datagram out of a ring's memory, and sending copies it in.
+/// The rings of one thread. When a datagram is read, it is copied out of a ring's memory; when it is sent, it is copied into it.
 pub struct Lane {
     devices: Arc<Devices>,
     number: u32,
-    /// One end per queue, ordered by device and queue.
+    /// The rings of each queue, ordered by device and queue.
     ends: Vec<End>,
-    /// For each device, the index of its first queue.
+    /// For each device, the index of its first queue in `ends`.
     firsts: Vec<usize>,
-    /// The end that is read next.
+    /// Index of the queue that is read next.
     next: usize,
 }
 
@@ -106,7 +106,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Descriptors that are readable while datagrams are waiting.
+    /// Returns descriptors that are readable while datagrams are waiting.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ends.iter().map(|end| end.socket.as_fd())
     }
@@ -120,7 +120,7 @@ impl Lane {
         self.devices.enroll(local, self.number, key)
     }
 
-    /// Reverses `enroll`. Datagrams that have already arrived may still be read.
+    /// Undoes [`Lane::enroll`]. Datagrams that have already arrived may still be read.
     pub fn withdraw(&self, local: SocketAddr) {
         self.devices.withdraw(local);
     }
@@ -146,8 +146,8 @@ impl Lane {
         }
     }
 
-    /// Puts a datagram into a send ring. It takes the path `way` of a received one. Returns `false` if a socket must send it
-    /// instead.
+    /// Puts a datagram into a send ring. `way`: the path of a datagram that was received from this peer, on which the datagram
+    /// leaves. Returns `false` if a socket must send it instead.
     #[inline]
     pub fn send(
         &mut self,
@@ -173,7 +173,7 @@ impl Lane {
         }
     }
 
-    /// Number of received datagrams for which the rings had no room, since the lane was created.
+    /// Returns the number of received datagrams that were dropped since the lane was created, because the rings had no room.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.ends
@@ -240,7 +240,7 @@ impl End {
         self.received.release();
         let mut fill = lock(&self.queue.fill);
         for chunk in self.spent.drain(..) {
-            // Cannot fail: the ring has room for all chunks that came out of it.
+            // This cannot fail, because the ring has room for all chunks that came out of it.
             let _ = fill.push_chunk(chunk);
         }
         fill.publish();
@@ -297,12 +297,12 @@ impl End {
             return;
         }
         self.sending.publish();
-        // One call sends a limited number of frames, so it is repeated until the kernel has taken all.
+        // Each call sends a limited number of frames, so repeat the call until the kernel has taken all frames.
         for _ in 0..self.unsent {
             match sys::kick(self.socket.as_fd()) {
                 Ok(()) => {}
                 Err(error) if is_again(&error) => {}
-                // A device that is down leaves the frames in the ring. When the ring is full, sockets send, and report the
+                // If the device is down, the frames stay in the ring. When the ring is full, the sockets send, and report the
                 // reason.
                 Err(_) => break,
             }
@@ -341,7 +341,7 @@ impl Drop for Lane {
             if let Some(device) = self.devices.devices.get(usize::from(end.device)) {
                 device.disconnect(&end.queue, self.number);
             }
-            // Frames that were not read.
+            // Return the frames that were not read.
             while let Some((chunk, ..)) = end.received.pop_frame(&end.queue.memory) {
                 end.spent.push(chunk);
             }
@@ -369,5 +369,6 @@ const IDLE_MAX: usize = 64;
 const FRAMES_AHEAD: u32 = 2;
 /// Number of cache lines to prefetch: enough for the note, the headers and 20 ms of G.711.
 const PREFETCH_LINES: usize = 4;
-/// Maximum number of consecutive malformed frames of a queue that one call reads. A flood of them must leave time for others.
+/// Maximum number of consecutive malformed frames of a queue that one call reads, so that a flood of them leaves time for other
+/// queues.
 const MALFORMED_MAX: usize = 64;

@@ -9,9 +9,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Maximum number of lanes; a row of the table of rings has as many entries.
+/// Maximum number of lanes. The table of rings has this many entries for each queue.
 pub(crate) const LANES_MAX: u32 = 32;
-/// Maximum length of a frame for a ring. It is below the size of a chunk minus the kernel's headroom.
+/// Maximum length of a frame for a ring. It is smaller than a chunk minus the kernel's headroom.
 pub(crate) const FRAME_BYTES_MAX: i32 = 1600;
 /// Size of the program's note before a frame: arrival time (ns of CLOCK_MONOTONIC), and the key of the port.
 pub(crate) const NOTE_BYTES: usize = 16;
@@ -67,8 +67,8 @@ pub(crate) fn program(ports: i32, rings: i32, device: [u8; 6]) -> Vec<u64> {
 }
 
 impl Assembler {
-    /// Writes a key with the frame's destination address to the stack, and loads the destination port into R4. Passes frames
-    /// that are for another machine or do not contain one whole UDP datagram.
+    /// Writes a key with the frame's destination address to the stack, and loads the destination port into R4. A frame that is
+    /// for another machine, or that does not contain exactly one whole UDP datagram, passes to the kernel.
     fn is_udp(&mut self, device: [u8; 6]) {
         self.copy(R6, R1);
         self.load(W, R2, R6, MD_DATA);
@@ -116,7 +116,7 @@ impl Assembler {
         self.load(H, R4, R2, 14 + 20 + 2);
     }
 
-    /// Loads the address of the port's value into R7. Passes frames of ports that are not enrolled.
+    /// Loads the address of the port's value into R7. A frame for a port that is not enrolled passes to the kernel.
     fn find_port(&mut self, ports: i32) {
         self.label(Label::Lookup);
         self.store(H, R10, KEY_AT + 16, R4);
@@ -130,8 +130,8 @@ impl Assembler {
         self.copy(R7, R0);
     }
 
-    /// Loads the time into R8 and counts the datagram. Passes datagrams that exceed the port's share. If two CPUs count at the
-    /// same time, one datagram may not be counted.
+    /// Loads the time into R8 and counts the datagram. A datagram that exceeds the port's share passes to the kernel. If two CPUs
+    /// count at the same time, one of the two datagrams may not be counted.
     fn count(&mut self) {
         self.call(KTIME_GET_NS);
         self.copy(R8, R0);
@@ -151,7 +151,7 @@ impl Assembler {
         self.label(Label::Counted);
     }
 
-    /// Writes time and key in front of the frame. If the driver has no room there, the frame passes.
+    /// Writes time and key in front of the frame. If the driver has left no room there, the frame passes to the kernel.
     fn note(&mut self) {
         self.load(DW, R9, R7, 0);
         self.load(W, R7, R7, 16);

@@ -241,7 +241,7 @@ pub(crate) fn make_ring<T: Copy>(
     Ring::new(map, places, entries)
 }
 
-/// Binds a socket to a queue of a device. If `of` is given, the socket shares the memory of that one.
+/// Binds a socket to a queue of a device. If `of` is given, the socket shares the memory of `of`.
 pub(crate) fn bind_xdp(
     socket: BorrowedFd<'_>,
     device: u32,
@@ -373,7 +373,8 @@ pub(crate) struct Memory(Map);
 #[derive(Debug)]
 pub(crate) struct Chunk(u64);
 
-/// Size of a chunk in bytes: the minimum that the kernel allows. In a received frame's chunk, the kernel reserves 256 bytes.
+/// Size of a chunk in bytes: the minimum that the kernel allows. The kernel reserves 256 bytes in each chunk with a received
+/// frame.
 pub(crate) const CHUNK_BYTES: usize = 2048;
 
 impl Memory {
@@ -432,7 +433,7 @@ pub(crate) struct Ring<T> {
     consumer: usize,
     entries: usize,
     mask: u32,
-    /// Number of the next entry for this side. The kernel may not know of it yet.
+    /// Number of the next entry for this side. It may not be published to the kernel yet.
     next: u32,
     /// Position of the other side when it was last read.
     other: u32,

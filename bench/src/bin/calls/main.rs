@@ -228,7 +228,10 @@ fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
 fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     let parties = Parties::new()?;
     let cores = std::thread::available_parallelism()?.get();
-    ensure!(cores > 1, "the relay and its proxy need a core each");
+    ensure!(
+        cores > 1,
+        "expected at least two cores: one for the relay, and one for the proxy"
+    );
     let own = std::process::id();
     relay.pin("0")?;
     measure::pin(own, "1")?;

@@ -54,10 +54,10 @@ fn ip(arguments: &[&str]) -> Result<()> {
     let done = Command::new("ip")
         .args(arguments)
         .output()
-        .context("cannot run ip (of iproute2)")?;
+        .context("cannot run the program ip (Debian package iproute2)")?;
     ensure!(
         done.status.success(),
-        "ip {}: {} (needs root)",
+        "the command `ip {}` failed, perhaps because it needs root rights: {}",
         arguments.join(" "),
         String::from_utf8_lossy(&done.stderr)
     );

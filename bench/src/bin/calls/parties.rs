@@ -266,7 +266,9 @@ fn pair() -> Result<(UdpSocket, UdpSocket)> {
             return Ok((rtp, rtcp));
         }
     }
-    Err(anyhow!("no even port is free together with the next one"))
+    Err(anyhow!(
+        "cannot find a free even port whose next port is also free"
+    ))
 }
 
 /// Number of sockets for each side.

@@ -107,7 +107,7 @@ impl Proxy {
                 .context("no request waits for this reply")?;
             ensure!(
                 reply["result"] == "ok",
-                "step {step} of call {call}: {reply}"
+                "the relay refused step {step} of call {call}: {reply}"
             );
             let then = match step {
                 2 => next.next().map(|call| (call, 0)),
@@ -148,7 +148,9 @@ impl Proxy {
                 let mut offered = offered.filter_map(|value| Crypto::parse(value).ok());
                 let theirs = offered.find(|one| one.key.suite() == SUITE);
                 let crypto = Crypto {
-                    tag: theirs.context("the suite is not offered")?.tag,
+                    tag: theirs
+                        .context("the relay did not offer the crypto suite")?
+                        .tag,
                     key: own.clone(),
                     lifetime_packets: None,
                 };
@@ -160,7 +162,10 @@ impl Proxy {
         let to_a = self.pass(answer(call, &sdp)).context("answer")?;
         if self.records {
             let reply = self.ask(request("start recording", call, json!({})))?;
-            ensure!(reply["result"] == "ok", "start recording: {reply}");
+            ensure!(
+                reply["result"] == "ok",
+                "the relay refused to start a recording: {reply}"
+            );
         }
         Ok(Way {
             call,

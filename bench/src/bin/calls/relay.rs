@@ -77,7 +77,7 @@ impl Relay {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("{kind:?} does not start"))?;
+            .with_context(|| format!("cannot start {kind:?}"))?;
         Ok(Relay {
             child,
             command,
@@ -146,7 +146,7 @@ impl Relay {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next());
         Ok(kib
-            .context("the status of the process has no VmRSS")?
+            .context("/proc/PID/status of the relay has no line VmRSS")?
             .parse()?)
     }
 }

@@ -94,7 +94,7 @@ fn place(driver: &mut Driver, errand: Errand, entry: Option<&Entry>) {
         None | Some(Location::Here | Location::Nowhere) => errand.end(Way::Here),
         Some(Location::At(life, None)) => {
             let reason = format!(
-                "the call is at node {}, which has no [cluster] listen",
+                "node {} owns the call, and cannot be asked, because it has no [cluster] listen",
                 life.node
             );
             errand.end(Way::Refused(reason));
@@ -124,12 +124,13 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
         return errand.end(Way::Here);
     };
     if errand.tries >= TRIES_MAX {
-        let reason = format!("node {}, which has the call, does not answer", life.node);
+        let reason = format!("node {}, which owns the call, does not answer", life.node);
         return errand.end(Way::Refused(reason));
     }
     errand.tries += 1;
     driver.passed += 1;
-    // The last try does not say that the node owns the call. So the node refuses the request if it does not have the call.
+    // In the last try, the request does not say that the node owns the call. So a node that does not have the call answers as it
+    // does for an unknown call, not that the call has moved.
     let call = errand.call.as_ref();
     let call = call.filter(|_| is_known && errand.tries < TRIES_MAX);
     let asked = calls.peers.ask_for(link, call, &errand.passed);
@@ -143,8 +144,8 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
             Some(Back::Unable(reason)) => {
                 errand.end(Way::Refused(format!("node {node}: {reason}")));
             }
-            // Try again. Either the call has moved, or the node is still processing an identical message, and will then give
-            // the same reply to this one.
+            // Try again. Either the call has moved, or the node is still processing an identical message, and its reply to that
+            // message will also be the reply to this one.
             Some(back @ (Back::Moved | Back::InHand)) => {
                 if back == Back::InHand && errand.tries == TRIES_MAX {
                     return errand.end(Way::Answered(back));
@@ -153,10 +154,11 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
                 let _ = replies.send(Replied::Again(errand));
             }
             Some(back) => errand.end(Way::Answered(back)),
-            // An HTTP request has no cookie, so a repetition could carry it out twice.
+            // An HTTP request has no cookie, so the node could not recognise a repetition, and could carry it out twice.
             None if matches!(errand.passed, Passed::Http(_) | Passed::Piece { .. }) => {
-                let reason =
-                    format!("node {node} did not answer: the request may have taken effect");
+                let reason = format!(
+                    "node {node} did not answer; it may have carried out the request nevertheless"
+                );
                 errand.end(Way::Refused(reason));
             }
             None => {
@@ -185,7 +187,7 @@ pub(super) fn ask_others(
         .collect();
     tokio::spawn(async move {
         let mut answers = Vec::new();
-        // Waiting in turn is enough, because all requests were sent at once.
+        // Waiting for one reply after another is fast enough, because all requests were sent at the same time.
         for (name, asked) in asked {
             answers.push((name, answer_of(asked).await));
         }
@@ -263,7 +265,7 @@ pub(super) fn settle_calls(driver: &mut Driver) {
         .lives
         .iter()
         .map(|life| (&life.node, life.incarnation));
-    // This check must be cheap, because it runs after each input.
+    // This check runs after each input, so it must be cheap.
     if !driver.member.nodes().map(of_record).eq(known) {
         let lives: Vec<Life> = driver.member.lives_of_nodes().collect();
         let has_died = calls.lives.iter().any(|life| !lives.contains(life));
@@ -322,9 +324,9 @@ async fn answer_of(asked: Option<oneshot::Receiver<Vec<u8>>>) -> Option<Back> {
     postcard::from_bytes(&bytes).ok()
 }
 
-const ON_ITS_WAY: &str = "the call has been on its way to another node for too long";
+const ON_ITS_WAY: &str = "another node has been taking over the call for too long";
 const NO_STORE: &str = "etcd does not answer: the owner of the call is unknown, and new calls are refused ([cluster] calls-on-isolation)";
-/// Maximum number of tries. A dead node is removed within a second, and then its calls have no owner.
+/// Maximum number of times that a request is sent. A dead node is removed within a second; after that, its calls have no owner.
 const TRIES_MAX: u32 = 8;
 /// Maximum number of waits of [`ARRIVAL`] for a call in transit.
 const WAITS_MAX: u32 = 40;
@@ -337,5 +339,5 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 const ALL_TIME_MAX: Duration = Duration::from_secs(3);
 /// Time limit for writing the key of a new call. A proxy repeats its request after about a second.
 const CLAIM_NS_MAX: u64 = 900_000_000;
-/// Delay of the search for keys of dead nodes. A restarted process must be able to claim its calls before.
+/// Delay before the search for keys of dead nodes. Within this time, a restarted process can claim its calls again.
 const SWEEP_AFTER: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | carries the service | *Prepare*: opens the calls' ports, before it has the addresses; claims the service, with this node as deputy |
 //! | *HandOver*: gives up some calls, and sends their states ([`Handed`]) | *Start*: adds and announces the addresses; continues the calls |
-//! | when these have arrived: gives up the next calls | continues them |
+//! | when these calls have arrived: gives up the next calls | continues them |
 //! | forwards late packets ([`LatePackets`]) | handles them as if they had arrived at its ports |
 //! | when all calls are given up: removes itself from the claim | |
 //! | when the calls have arrived: removes the addresses | |
@@ -59,8 +59,8 @@ impl Driver {
         });
     }
 
-    /// Opens the ports of a service's calls before the hand-over. `states`: the calls' states; `None`: etcd did not answer, so
-    /// the ports are opened later.
+    /// Opens the ports of a service's calls before the hand-over. `states`: the calls' states; `None`: etcd did not answer. In
+    /// this case, the ports are opened later.
     pub(super) fn handle_foreseen(
         &mut self,
         name: StreamName,
@@ -106,7 +106,7 @@ impl Driver {
         services.handed.remove(name);
         match services.carried.remove(name) {
             Some(carrying) => {
-                tracing::info!(service = %name, "leaving a service");
+                tracing::info!(service = %name, "this node stops carrying a service");
                 self.member.leave_calls(name);
                 drop(services.addresses.remove(&carrying.spec.addresses));
                 self.leave_calls(name, usize::MAX, None);
@@ -120,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// Hands over a service to the node that has claimed it. That node waits until this node has given it up.
+    /// Hands over a service to the node that has claimed it. That node waits until this node has given up the service.
     pub(super) fn hand_over_service(&mut self, name: &StreamName) {
         let release = self.member.release(name);
         let next = release.and_then(|release| {
@@ -135,7 +135,7 @@ impl Driver {
             // The service never started here, because this node takes no calls.
             return self.handed_over(name);
         };
-        tracing::info!(service = %name, "leaving a service, for another node");
+        tracing::info!(service = %name, "handing a service over to another node");
         let addresses = carrying.spec.addresses;
         match next {
             Some(next) => {
@@ -176,13 +176,13 @@ impl Driver {
         let streams = leaving.streams.iter();
         let copies = Copies {
             process: services.process,
-            // If another node continues the calls, it sends packets after these states, so they are not the last ones.
+            // If another node continues the calls, it will send packets, so these states are not the last ones.
             is_last: next.is_none(),
             streams: streams
                 .map(|(stream, state)| (*stream, Some(state.clone())))
                 .collect(),
         };
-        // Keep the states, because the service may come back before another node has it.
+        // Store the states here, because the service may come back to this node before another node has it.
         services.shadows.put(clock_now_ns(), copies);
         let Some(next) = next else {
             return self.close_departed(&name);
@@ -209,7 +209,7 @@ impl Driver {
         tokio::spawn(async move {
             let is_told = matches!(timeout(KEPT_TIME_MAX, asked).await, Ok(Ok(_)));
             if !is_told {
-                tracing::warn!(service = %name, "the next node did not confirm the calls: it must read them from etcd");
+                tracing::warn!(service = %name, "the next node did not confirm the calls of a service; it will read them from etcd");
             }
             let result = match (is_told, leaving.is_last) {
                 (true, true) => SendResult::All,
@@ -235,8 +235,8 @@ impl Driver {
                 if let Some(call_service) = self.call_service() {
                     call_service.leave(&name.0, usize::MAX, Box::new(drop));
                 }
-                // The next node would not accept late packets either. So remove the addresses at once: two machines must not
-                // have them.
+                // The next node would not accept late packets either. So finish the service, and remove its addresses, at once:
+                // two machines must not have the same addresses.
                 self.handle_departed(&name);
                 self.handed_over(&name);
             }
@@ -256,7 +256,7 @@ impl Driver {
         found?.1.link
     }
 
-    /// Notifies the owner of a stream's claim that the stream has stopped here, if the owner can be reached.
+    /// Notifies the owner of a stream's claim that the stream has stopped here, if this node can reach the owner.
     pub(super) fn tell_released(&mut self, name: &StreamName, resume: &[u8]) {
         if let Some(release) = self.member.release(name)
             && let Some(link) = self.link_of(&release)
@@ -309,7 +309,7 @@ impl Driver {
         self.pass_handed(&name);
     }
 
-    /// Handles the start of a service whose calls come from the previous node.
+    /// Handles the start of a service whose calls the previous node sends.
     pub(super) fn receive_service(&mut self, name: StreamName, epoch: Epoch) {
         let services = self.services.as_ref();
         let Some(added) = services.and_then(|services| {
@@ -371,15 +371,16 @@ impl Driver {
         }
     }
 
-    /// Checks whether calls of a started service are still missing. If the claim has no deputy any more, no node will send
-    /// them, so they are read from etcd.
+    /// Checks whether calls of a started service are still missing. If the claim has no deputy any more, no node will send the
+    /// missing calls, so this node reads them from etcd.
     pub(super) fn look_after_handed(&mut self, name: StreamName, epoch: Epoch) {
         let services = self.services.as_ref();
         if !services.is_some_and(|services| services.awaits(&name, epoch)) {
             return;
         }
         if self.member.deputy(&name).is_none() {
-            tracing::warn!(service = %name, "not all calls were handed over: the rest are read from etcd");
+            tracing::warn!(service = %name, "not all calls of a service were handed over; the next node will read the remaining ones \
+            from etcd");
             return self.read_states(name, epoch);
         }
         let replies = self.replies.clone();
@@ -416,9 +417,9 @@ impl Driver {
         let _ = tell.send(calls.peers.ask(&departed.link, &passed));
     }
 
-    /// Removes the addresses of a service whose calls have arrived at the next node. Neighbours already know that the addresses
-    /// are there. If they stayed here, this kernel would drop packets from the next node to calls here, because their source
-    /// address would be its own. It would also deliver packets for that address locally.
+    /// Removes the addresses of a service whose calls have arrived at the next node. The neighbours already send to the next
+    /// node. If the addresses stayed here, this machine's kernel would drop packets from the next node to calls here, because
+    /// their source address would be one of this machine. It would also deliver packets for that address to this machine.
     pub(super) fn take_departed_off(&mut self, name: &StreamName) {
         if let Some(services) = &mut self.services
             && let Some(departed) = services.departed.get_mut(name)
@@ -492,7 +493,7 @@ async fn watch_late_packets(
     let _ = replies.send(Replied::Departed(name));
 }
 
-/// Collects late packets and sends them to the next node, until it has the calls and no more packets come.
+/// Collects late packets and sends them to the next node, until that node has the calls and no more packets come.
 async fn gather_late_packets(
     name: &StreamName,
     mut late_packets: UnboundedReceiver<(u64, LatePacket)>,
@@ -563,8 +564,8 @@ const HANDED_TICK: Duration = Duration::from_millis(100);
 const LATE_PACKET_GATHER: Duration = Duration::from_millis(1);
 /// Interval at which the next node is asked whether it has the calls, while no packets come.
 const LATE_PACKET_TICK: Duration = Duration::from_millis(5);
-/// Time without packets, after the calls have arrived, until the service is finished. Packets may have come before the
-/// addresses were removed.
+/// The service is finished when, after its calls have arrived, no packets come for this time. Packets that came before the
+/// addresses were removed may still be waiting.
 const LATE_PACKET_QUIET: Duration = Duration::from_millis(200);
 /// Maximum time for which late packets are forwarded. If the calls have not arrived by then, the next node has a problem.
 const LATE_PACKET_TIME_MAX: Duration = Duration::from_secs(5);

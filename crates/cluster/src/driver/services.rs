@@ -30,9 +30,10 @@ pub(super) struct Services {
     /// This node's own service and its declaration.
     own: Option<(StreamName, Declaration)>,
     pub(super) carried: BTreeMap<StreamName, Carrying>,
-    /// Services that other nodes took over, and for which late packets may still arrive here.
+    /// Services that other nodes took over, while late packets may still arrive here.
     pub(super) departed: BTreeMap<StreamName, Departed>,
-    /// Calls that were handed to this node, with their arrival time. They wait until the service's addresses were added.
+    /// Calls that another node has handed to this one, with their arrival time. They wait until the service's addresses are
+    /// added.
     pub(super) handed: BTreeMap<StreamName, VecDeque<(u64, Handed)>>,
     pub(super) shadows: Shadows,
     pub(super) late_packets: LatePacketBox,
@@ -101,13 +102,13 @@ impl Services {
         !self.carried.is_empty()
     }
 
-    /// Whether some calls of a service have not arrived yet.
+    /// Whether some calls of a service have not arrived here yet.
     pub(super) fn awaits(&self, name: &StreamName, epoch: Epoch) -> bool {
         let carrying = self.carried.get(name);
         carrying.is_some_and(|carrying| carrying.epoch == epoch && carrying.stage < Stage::Taken)
     }
 
-    /// Whether a service is being started here, so that calls may still arrive.
+    /// Whether this node is starting a service, so that calls may still arrive.
     fn is_arriving(&self, name: &StreamName) -> bool {
         let carrying = self.carried.get(name);
         carrying.is_some_and(|carrying| carrying.stage < Stage::Arrived)
@@ -120,7 +121,7 @@ impl Services {
         let bytes = sealed.len();
         if bytes > STATE_BYTES_MAX {
             let allowed = STATE_BYTES_MAX;
-            tracing::warn!(%call, bytes, allowed, "the state of a call is too long to save: the call would end with this node");
+            tracing::warn!(%call, bytes, allowed, "the state of a call is too long to save: if this node dies, the call ends");
             return None;
         }
         Some(sealed.into())
@@ -187,17 +188,17 @@ impl Driver {
         let spec: ServiceSpec = match serde_json::from_str(&declaration.spec) {
             Ok(spec) => spec,
             Err(error) => {
-                tracing::error!(service = %name, %error, "cannot read the declaration: the service's calls are lost");
+                tracing::error!(service = %name, %error, "cannot read the declaration of a service: its calls are lost");
                 return;
             }
         };
         let Some(services) = &mut self.services else {
-            tracing::error!(service = %name, "no other node is left, and this node takes no calls: the service's calls are lost");
+            tracing::error!(service = %name, "no other node is left, and this node accepts no calls: the calls of the service are lost");
             return;
         };
-        // The service has come back before its hand-over was finished. Its packets reach calls here again.
+        // The service has come back before its hand-over was finished. Its packets reach the calls of this node again.
         services.departed.remove(&name);
-        tracing::info!(service = %name, "carrying a service");
+        tracing::info!(service = %name, "this node starts to carry a service");
         let carrying = Carrying {
             epoch,
             spec,
@@ -314,7 +315,7 @@ impl Driver {
         if let Some(carrying) = carrying.filter(|carrying| carrying.epoch == epoch) {
             carrying.stage = Stage::Arrived;
             services.handed.remove(name);
-            // Search for keys of calls that ended in transit.
+            // Search for keys of calls that ended while the service moved.
             if let Some(calls) = &mut self.calls {
                 calls.sweep_soon();
             }
@@ -410,7 +411,7 @@ pub(super) fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
             bytes += COPY_BYTES + state.as_ref().map_or(0, |state| state.0.len());
             bytes <= PART_BYTES
         });
-        // A copy that is too long is sent alone, and refused.
+        // A copy that is longer than a message may be is sent alone, and the channel refuses it.
         let count = fits.count().max(1).min(left.len());
         let (part, rest) = left.split_at(count);
         left = rest;

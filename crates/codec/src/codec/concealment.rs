@@ -12,7 +12,7 @@ pub(super) struct Concealment {
     /// Concealers of channels 0 and 1, 2 and 3, and so on; the last one may have a single channel.
     pairs: Box<[Concealer]>,
     channels: usize,
-    /// Audio of one pair: in the concealer's format, and as received.
+    /// Audio of one pair of channels: in the concealer's format, and as received.
     audio: Vec<i16>,
     before: Vec<i16>,
 }
@@ -33,8 +33,8 @@ impl Concealment {
         })
     }
 
-    /// Takes received audio. Changes it only after a loss. The concealer works with 16 bits. Only its changes are added, so that
-    /// all other samples keep all their bits.
+    /// Takes received audio, and changes it only after a loss. The concealer works with 16 bits. So only the changes that it
+    /// makes are added to the audio, and all other samples keep all their bits.
     pub(super) fn pass(&mut self, audio: &mut [f32]) {
         for (pair, concealer) in self.pairs.iter_mut().enumerate() {
             let first = pair * conceal::CHANNELS_MAX;
@@ -75,7 +75,7 @@ impl Concealment {
         gaps
     }
 
-    /// Continues in a gap after the audio that was passed.
+    /// Continues in a gap. The audio before the gap must have been passed already.
     pub(super) fn resume(&mut self, gaps: &Gaps) {
         for (gap, concealer) in gaps.iter().zip(&mut self.pairs) {
             concealer.resume(*gap);

@@ -1,8 +1,9 @@
 //! ITU-T G.722 at 64 kbit/s (mode 1): 16-bit samples at 16 kHz, two of them per byte.
 //!
-//! The signal is split into two bands of 8 kHz. Each is coded as the difference to a prediction, the lower by 6 bits and the
-//! higher by 2. Names of blocks, signals and tables follow sections 5 and 6 of the Recommendation. These sections define every
-//! bit of the arithmetic, and so every sample. Samples have 16 bits; the Recommendation has 14 and two spare ones.
+//! The signal is split into two bands. Each sample of a band is coded as the difference to a prediction, with 6 bits in the lower
+//! band and 2 bits in the higher band. Names of blocks, signals and tables follow sections 5 and 6 of the Recommendation. These
+//! sections define every bit of the arithmetic, and so every sample. Samples have 16 bits here; in the Recommendation, they have
+//! 14, and two bits are unused.
 
 /// Decodes bytes to samples.
 #[derive(Debug, Clone)]
@@ -58,7 +59,7 @@ impl Encoder {
         }
     }
 
-    /// One byte for two samples.
+    /// Encodes two samples to one byte.
     pub(super) fn encode(&mut self, first: i16, second: i16) -> u8 {
         // "TRANSMIT QMF".
         let [odd, even] = self.filter.sums(i32::from(first), i32::from(second));
@@ -72,7 +73,7 @@ impl Encoder {
     }
 }
 
-/// Block QUANTL: the interval of `difference` at this step size.
+/// Block QUANTL: returns the code of the interval that contains `difference`, at this step size.
 fn low_code(difference: i32, step: i32) -> usize {
     let is_negative = difference < 0;
     let magnitude = if is_negative {
@@ -82,8 +83,8 @@ fn low_code(difference: i32, step: i32) -> usize {
     };
     // The interval is the first one whose upper end is above `magnitude`. Interval 30 has no upper end.
     let interval = 1 + Q6.partition_point(|level| magnitude >= (level * step) >> 12);
-    // Tables ILN and ILP in closed form. Both fall with the interval, and the two lowest intervals of the negative side have the
-    // highest codes.
+    // Tables ILN and ILP, computed instead of stored. Codes fall as the interval grows, and the two lowest intervals of the
+    // negative side have the highest codes.
     match (is_negative, interval) {
         (true, 1..=2) => 64 - interval,
         (true, _) => 34 - interval,
@@ -91,7 +92,7 @@ fn low_code(difference: i32, step: i32) -> usize {
     }
 }
 
-/// Block QUANTH.
+/// Block QUANTH: returns the code of `difference` in the higher band.
 fn high_code(difference: i32, step: i32) -> usize {
     let is_negative = difference < 0;
     let magnitude = if is_negative {
@@ -108,14 +109,14 @@ fn high_code(difference: i32, step: i32) -> usize {
     }
 }
 
-/// Predictor and step size of one band: blocks 3 and 4. Encoder and decoder share them, and so stay equal.
+/// Predictor and step size of one band: blocks 3 and 4. Encoder and decoder both use them, so their states stay equal.
 ///
 /// Arrays are newest first.
 #[derive(Debug, Clone)]
 struct Band {
     /// S: the prediction of the next sample.
     predicted: i32,
-    /// SZ: the part of the prediction from the six zeros.
+    /// SZ: the part of the prediction that comes from the six zeros.
     by_zeros: i32,
     /// RLT: reconstructed signal.
     reconstructed: [i32; 2],
@@ -148,7 +149,7 @@ impl Band {
         }
     }
 
-    /// Adapts the lower band by the upper four of its six bits, so that a network may use the others for data.
+    /// Adapts the lower band with the upper four of its six bits, so that a network may use the other two bits for data.
     fn adapt_low(&mut self, code: usize) {
         let code = code >> 2;
         let difference = scale(self.step, QM4[code]);
@@ -173,7 +174,7 @@ impl Band {
         } << 2;
     }
 
-    /// Block 4: updates by the difference, and predicts the next sample.
+    /// Block 4: updates the predictor with the difference, and predicts the next sample.
     fn predict(&mut self, difference: i32) {
         let reconstructed = saturate(self.predicted + difference);
         let partial = saturate(self.by_zeros + difference);
@@ -229,7 +230,7 @@ impl Band {
 struct Mirror([[i32; 2]; 12]);
 
 impl Mirror {
-    /// The sums of the two halves of the filter after one more pair of samples.
+    /// Adds a pair of samples. Returns the sums of the two halves of the filter.
     fn sums(&mut self, first: i32, second: i32) -> [i32; 2] {
         self.0.rotate_left(1);
         self.0[11] = [first, second];
@@ -242,7 +243,7 @@ impl Mirror {
     }
 }
 
-/// A product of two fractions of 15 bits.
+/// Returns the product of two fractions of 15 bits.
 fn scale(a: i32, b: i32) -> i32 {
     (a * b) >> 15
 }
@@ -252,7 +253,7 @@ fn saturate(value: i32) -> i32 {
     value.clamp(i32::from(i16::MIN), i32::from(i16::MAX))
 }
 
-/// Block LIMIT, before the bands are put together.
+/// Block LIMIT, which is applied before the bands are combined.
 fn limit(value: i32) -> i32 {
     value.clamp(-16_384, 16_383)
 }
@@ -261,7 +262,7 @@ fn limit(value: i32) -> i32 {
 const LOW_STEP_FIRST: i32 = 32;
 const HIGH_STEP_FIRST: i32 = 8;
 
-/// Upper limits of NB, and the shift that turns it into a step size.
+/// Upper limits of NB, and the shift that converts NB to a step size.
 const LOW_LOG_MAX: i32 = 18_432;
 const HIGH_LOG_MAX: i32 = 22_528;
 const LOW_SHIFT: i32 = 8;
@@ -270,7 +271,7 @@ const HIGH_SHIFT: i32 = 10;
 /// One half of the quadrature mirror filter; the other half is its reverse.
 const QMF: [i32; 12] = [3, -11, 12, 32, -210, 951, 3_876, -805, 362, -156, 53, -11];
 
-/// Decision levels of the 6-bit quantizer: the upper ends of its intervals but the last.
+/// Decision levels of the 6-bit quantizer: the upper ends of all its intervals except the last.
 const Q6: [i32; 29] = [
     35, 72, 110, 150, 190, 233, 276, 323, 370, 422, 473, 530, 587, 650, 714, 786, 858, 940, 1_023,
     1_121, 1_219, 1_339, 1_458, 1_612, 1_765, 1_980, 2_195, 2_557, 2_919,
@@ -302,7 +303,7 @@ const QM2: [i32; 4] = [-7_408, -1_616, 7_408, 1_616];
 const WL: [i32; 8] = [-60, -30, 58, 172, 334, 538, 1_198, 3_042];
 const RL42: [usize; 16] = [0, 7, 6, 5, 4, 3, 2, 1, 7, 6, 5, 4, 3, 2, 1, 0];
 
-/// The same for the higher band, for each 2-bit code.
+/// Changes of the higher band's step size, and the entry for each 2-bit code.
 const WH: [i32; 3] = [0, -214, 798];
 const RH2: [usize; 4] = [2, 1, 2, 1];
 

@@ -1,4 +1,4 @@
-//! The encodings that are a fixed number of bytes per sample: G.711, L16, L24; to and from `f32` of full scale 1.
+//! The encodings with a fixed number of bytes per sample (G.711, L16, L24): conversion to and from `f32` with full scale 1.
 
 use super::Encoding;
 use crate::g711::{ALAW_TO_LINEAR, ULAW_TO_LINEAR, linear_to_alaw, linear_to_ulaw};
@@ -14,7 +14,7 @@ pub fn decode(encoding: Encoding, payload: &[u8], out: &mut Vec<f32>) {
         Encoding::Pcmu => out.extend(from_table(&ULAW_TO_LINEAR)),
         Encoding::Pcma => out.extend(from_table(&ALAW_TO_LINEAR)),
         Encoding::L24 => out.extend(payload.chunks_exact(3).map(|bytes| {
-            // The low byte is empty: the shift back extends the sign.
+            // The low byte is 0. The shift right restores the sign.
             let sample = i32::from_be_bytes([bytes[0], bytes[1], bytes[2], 0]) >> 8;
             sample as f32 / L24_FULL
         })),
@@ -26,7 +26,7 @@ pub fn decode(encoding: Encoding, payload: &[u8], out: &mut Vec<f32>) {
     }
 }
 
-/// Appends the bytes of `samples`. Clips; NaN is silence.
+/// Appends the bytes of `samples`. Samples beyond full scale are clipped, and NaN becomes silence.
 pub(super) fn encode(encoding: Encoding, samples: &[f32], out: &mut Vec<u8>) {
     match encoding {
         Encoding::Pcmu => out.extend(samples.iter().map(|x| linear_to_ulaw(to_i16(*x)))),
@@ -45,12 +45,12 @@ pub(super) fn encode(encoding: Encoding, samples: &[f32], out: &mut Vec<u8>) {
     }
 }
 
-/// Full scale is 1.
+/// Converts a sample to full scale 1.
 pub(crate) fn from_i16(sample: i16) -> f32 {
     f32::from(sample) / L16_FULL
 }
 
-/// Rounds to the nearest, and clips. NaN is silence.
+/// Converts a sample, rounded to the nearest value. Samples beyond full scale are clipped, and NaN becomes silence.
 pub(crate) fn to_i16(sample: f32) -> i16 {
     // The cast saturates, and turns NaN into 0. Halves round away from zero; `round` is a function call on processors without SSE
     // 4.1.
@@ -65,7 +65,7 @@ const L24_FULL: f32 = 8_388_608.0;
 mod tests {
     use super::*;
 
-    /// All codes of one encoding, or for L24 a selection of them with both ends.
+    /// Returns all codes of one encoding. For L24, returns a selection that includes both ends.
     fn codes(encoding: Encoding) -> Vec<u8> {
         match encoding {
             Encoding::L16 => (0..=u16::MAX).flat_map(u16::to_be_bytes).collect(),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn full_scale_is_one_and_beyond_is_clipped() {
+    fn full_scale_is_one_and_louder_samples_are_clipped() {
         let mut samples = Vec::new();
         decode(Encoding::L16, &[0x80, 0, 0x40, 0], &mut samples);
         decode(Encoding::L24, &[0x80, 0, 0, 0x40, 0, 0, 0, 0], &mut samples);

@@ -1,7 +1,7 @@
 //! Audio codecs of RTP: payloads to samples, samples to payloads, and concealment of lost payloads.
 //!
-//! Samples are interleaved `f32` with full scale 1; encoders clip beyond it. That is exact for all encodings up to 24 bits. After
-//! the first packets, nothing here allocates, if the caller reuses its vectors.
+//! Samples are interleaved `f32` with full scale 1, which is exact for all encodings up to 24 bits. Encoders clip samples beyond
+//! full scale. If the caller reuses its vectors, nothing here allocates after the first packets.
 //!
 //! | encoding | loss concealment | recovery from the next packet |
 //! |---|---|---|
@@ -43,24 +43,26 @@ pub enum CodecError {
         max: u32,
     },
     /// Support for this encoding was not compiled in.
-    #[error("{0}: not compiled in; build with the feature \"opus\"")]
+    #[error("{0} is not compiled in; build with the cargo feature \"opus\"")]
     NotBuilt(Encoding),
     /// The codec's library refuses, for this reason.
     #[error("libopus: {0}")]
     Library(&'static str),
 }
 
-/// Why a payload cannot be decoded. It counts as lost.
+/// Why a payload cannot be decoded. Such a payload counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The payload has no samples.
-    #[error("empty payload")]
+    #[error("the payload is empty")]
     Empty,
-    /// It ends within a frame, or lasts longer than a second.
-    #[error("payload of {0} bytes: must be a whole number of frames that last at most a second")]
+    /// The payload ends within a frame, or lasts longer than a second.
+    #[error(
+        "the payload has {0} bytes, but must be a whole number of frames that last at most a second"
+    )]
     Length(usize),
     /// The contents of the payload are invalid.
-    #[error("malformed payload")]
+    #[error("the payload is malformed")]
     Malformed,
 }
 
@@ -68,7 +70,7 @@ pub enum DecodeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum EncodeError {
     /// No packet has this length: see [`Format::allows_frames`].
-    #[error("{samples} samples of {channels} channels: no packet has this length")]
+    #[error("no packet has {samples} samples of {channels} channels")]
     Length {
         /// Number of samples given.
         samples: usize,
@@ -80,7 +82,8 @@ pub enum EncodeError {
     Library(&'static str),
 }
 
-/// Decodes the payloads of one stream to samples. Pass them in order, and each loss in its place.
+/// Decodes the payloads of one stream to samples. Pass the payloads in order, and call [`Decoder::conceal`] in place of each lost
+/// payload.
 #[derive(Debug)]
 pub struct Decoder {
     format: Format,
@@ -126,17 +129,17 @@ impl Decoder {
         Ok(Decoder { format, kind })
     }
 
-    /// Format of the payloads and of the samples.
+    /// Returns the format of the payloads and of the samples.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Appends the samples of a payload to `out`, and returns their number in frames. After a loss, the beginning is joined to
-    /// the concealment.
+    /// Appends the samples of a payload to `out`, and returns their number in frames. After a loss, the beginning of the payload
+    /// is joined to the concealment.
     ///
     /// # Errors
-    /// Fails if the payload is invalid. Then nothing is appended: conceal it.
+    /// Fails if the payload is invalid. In this case, nothing is appended; call [`Decoder::conceal`] instead.
     pub fn decode(&mut self, payload: &[u8], out: &mut Vec<f32>) -> Result<usize, DecodeError> {
         if payload.is_empty() {
             return Err(DecodeError::Empty);
@@ -144,7 +147,7 @@ impl Decoder {
         let start = out.len();
         if self.format.encoding != Encoding::Opus {
             // "A receiver SHOULD accept packets representing between 0 and 200 ms of audio data" (RFC 3551, section 4.2). The
-            // limit is somewhat higher. A packet never decodes to more than that.
+            // limit here is a second. A packet never decodes to more than that.
             let frames = self.format.payload_samples(payload.len());
             if frames.is_none_or(|frames| frames > self.format.sample_rate_hz) {
                 return Err(DecodeError::Length(payload.len()));
@@ -185,7 +188,7 @@ impl Decoder {
         }
     }
 
-    /// Resets the state. Opus keeps its state.
+    /// Resets the state. It has no effect on Opus.
     pub fn reset(&mut self) {
         match &mut self.kind {
             DecoderKind::Linear(concealment) => concealment.reset(),
@@ -202,7 +205,7 @@ impl Decoder {
         }
     }
 
-    /// Position in a gap. Opus does not report it.
+    /// Returns the position in a gap. Opus does not report it.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         match &self.kind {
@@ -214,7 +217,7 @@ impl Decoder {
         }
     }
 
-    /// Continues in a gap after the payloads that were decoded.
+    /// Continues in a gap. The payloads before the gap must have been decoded already.
     pub fn resume(&mut self, gaps: &Gaps) {
         match &mut self.kind {
             DecoderKind::Linear(concealment) | DecoderKind::G722 { concealment, .. } => {
@@ -225,8 +228,9 @@ impl Decoder {
         }
     }
 
-    /// Recovers `frames` of a lost payload from `next_payload`, the one after it. Appends them and returns true. Then decode
-    /// `next_payload` as usual. Returns false, without appending, if `next_payload` has no such data: conceal the loss instead.
+    /// Recovers `frames` of a lost payload from `next_payload`, the payload after it. If `next_payload` has such data, appends
+    /// the frames and returns true; then decode `next_payload` as usual. If not, appends nothing and returns false; then conceal
+    /// the loss instead.
     pub fn recover(&mut self, next_payload: &[u8], frames: usize, out: &mut Vec<f32>) -> bool {
         match &mut self.kind {
             #[cfg(feature = "opus")]
@@ -238,7 +242,7 @@ impl Decoder {
         }
     }
 
-    /// Number of frames in a payload, without decoding it; `None` if it is invalid.
+    /// Returns the number of frames in a payload, without decoding it; `None` if the payload is invalid.
     #[must_use]
     pub fn frames_in(&self, payload: &[u8]) -> Option<usize> {
         match &self.kind {
@@ -259,16 +263,17 @@ impl Decoder {
 pub struct EncoderSettings {
     /// Bit rate, 6000 to 510,000 bits per second (RFC 7587, section 6.1); `None` leaves the choice to the library.
     pub bitrate_bps: Option<u32>,
-    /// Upper limit of the bit rate, also if the library chooses it; the same range. A receiver requests it with
-    /// `maxaveragebitrate` (RFC 7587, section 6.1).
+    /// Upper limit of the bit rate, in the same range, which applies also if the library chooses the bit rate. A receiver
+    /// requests it with `maxaveragebitrate` (RFC 7587, section 6.1).
     pub bitrate_bps_max: Option<u32>,
     /// Computing effort for quality, 0 to 10.
     pub complexity: u8,
     /// Discontinuous transmission: during silence, one packet in 400 ms.
     pub dtx: bool,
-    /// In-band FEC: packets of speech contain a coarse copy of the previous one. It takes effect with an expected loss above 0.
+    /// In-band FEC: packets of speech contain a coarse copy of the previous packet. It takes effect only if the expected loss is
+    /// above 0.
     pub fec: bool,
-    /// Loss for which to prepare, 0 to 100 percent.
+    /// Expected loss, for which the encoder prepares, 0 to 100 percent.
     pub expected_loss_percent: u8,
     /// Kind of audio.
     pub purpose: Purpose,
@@ -286,7 +291,7 @@ pub enum Purpose {
 }
 
 impl Default for EncoderSettings {
-    /// Defaults for calls over Ethernet: IPv6, UDP and RTP leave 1440 of 1500 bytes.
+    /// Returns defaults for calls over Ethernet: of 1500 bytes, IPv6, UDP and RTP leave 1440 for the payload.
     fn default() -> Self {
         EncoderSettings {
             bitrate_bps: None,
@@ -348,7 +353,7 @@ impl EncoderSettings {
 pub struct Encoded {
     /// Bytes of payload.
     pub bytes: usize,
-    /// The payload only continues silence, and need not be sent. The next payload that is sent gets the marker.
+    /// Whether the payload only continues silence, and need not be sent. The next payload that is sent gets the marker.
     pub is_dtx: bool,
 }
 
@@ -386,16 +391,17 @@ impl Encoder {
         Ok(Encoder { format, kind })
     }
 
-    /// Format of the samples and of the payloads.
+    /// Returns the format of the samples and of the payloads.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Appends the payload of `pcm` (interleaved, whole frames, a length that [`Format::allows_frames`] allows) to `out`.
+    /// Encodes `pcm`, and appends the payload to `out`. `pcm` is interleaved, in whole frames, with a length that
+    /// [`Format::allows_frames`] allows.
     ///
     /// # Errors
-    /// Fails if no packet has this length, or if the library refuses. Then nothing is appended.
+    /// Fails if no packet has this length, or if the library refuses. In these cases, nothing is appended.
     pub fn encode(&mut self, pcm: &[f32], out: &mut Vec<u8>) -> Result<Encoded, EncodeError> {
         let channels = self.format.channels;
         let frames = pcm.len() / usize::from(channels);
@@ -420,11 +426,11 @@ impl Encoder {
         })
     }
 
-    /// Acts as [`encode`](Self::encode) for any number of frames. Only for encodings with separate bytes for each frame: not
-    /// Opus.
+    /// Acts as [`encode`](Self::encode), for any number of frames. It works only for encodings that have separate bytes for each
+    /// frame, so not for Opus.
     ///
     /// # Errors
-    /// Fails for Opus. Then nothing is appended.
+    /// Fails for Opus. In this case, nothing is appended.
     pub fn encode_any(&mut self, pcm: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match &mut self.kind {
             EncoderKind::Linear => linear::encode(self.format.encoding, pcm, out),
@@ -443,7 +449,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Resets the state. Opus keeps its state.
+    /// Resets the state. It has no effect on Opus.
     pub fn reset(&mut self) {
         if let EncoderKind::G722(encoder) = &mut self.kind {
             **encoder = g722::Encoder::new();
@@ -467,7 +473,7 @@ impl Encoder {
     /// effect on other encodings.
     ///
     /// # Errors
-    /// The library refuses.
+    /// Fails if the library refuses.
     pub fn set_expected_loss(&mut self, percent: u8) -> Result<(), CodecError> {
         match &mut self.kind {
             #[cfg(feature = "opus")]
@@ -479,7 +485,7 @@ impl Encoder {
         }
     }
 
-    /// Delay of the decoded audio behind the encoder's input, in frames.
+    /// Returns the delay of the decoded audio behind the encoder's input, in frames.
     #[must_use]
     pub fn latency_frames(&mut self) -> usize {
         match &mut self.kind {
@@ -492,5 +498,6 @@ impl Encoder {
     }
 }
 
-/// Maximum payload: six Opus frames of 20 ms of the maximum size, 1275 bytes each (RFC 6716, section 3.2), and their headers.
+/// Maximum payload: six Opus frames of 20 ms, each with the maximum size of 1275 bytes (RFC 6716, section 3.2), and their
+/// headers.
 const PAYLOAD_BYTES_MAX: u32 = 7_680;

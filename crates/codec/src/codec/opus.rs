@@ -48,14 +48,15 @@ impl Decoder {
         let Some(own) = frames_in(self.format, next) else {
             return false;
         };
-        // The copy covers the time of one packet; the library conceals missing audio before that.
+        // The copy covers only the time of one packet. If more is missing, the library conceals the audio before that packet.
         if !has_redundancy(next) || frames < own || frames > self.step() * STEPS_MAX {
             return false;
         }
         self.fill_part(next, frames, true, out).is_some()
     }
 
-    /// Appends `frames`. The library conceals only multiples of 2.5 ms, so it decodes the next multiple and truncates.
+    /// Appends `frames` of decoded audio. The library conceals only multiples of 2.5 ms. So this decodes the next multiple, and
+    /// truncates the result.
     fn fill_part(
         &mut self,
         payload: &[u8],
@@ -70,7 +71,7 @@ impl Decoder {
         Some(())
     }
 
-    /// Appends the library's decoded audio, at most `frames`; nothing if the library refuses the payload.
+    /// Appends the library's decoded audio, at most `frames`. Appends nothing if the library refuses the payload.
     fn fill(
         &mut self,
         payload: &[u8],
@@ -97,13 +98,13 @@ impl Decoder {
         decoded
     }
 
-    /// Frames of 2.5 ms.
+    /// Returns the number of frames in 2.5 ms.
     fn step(&self) -> usize {
         self.format.sample_rate_hz as usize / 400
     }
 }
 
-/// Number of frames in a decoded payload, from its first bytes.
+/// Returns the number of frames to which a payload decodes, computed from its first bytes.
 pub(super) fn frames_in(format: Format, payload: &[u8]) -> Option<usize> {
     let samples = packet_samples(payload)?;
     usize::try_from(format.frames_of_units(samples)).ok()
@@ -114,8 +115,8 @@ fn has_redundancy(payload: &[u8]) -> bool {
     let Some((frame, silk_frames)) = first_frame(payload) else {
         return false;
     };
-    // Section 4.2.3: the SILK layer begins with a VAD flag for each of its frames and one LBRR flag; the same for the side
-    // channel follow. Flags with equal probabilities are plain bits in the bytes.
+    // Section 4.2.3: the SILK layer begins with a VAD flag for each of its frames, and one LBRR flag. If there is a side channel,
+    // its flags follow. Flags with equal probabilities are plain bits in the bytes.
     let Some(header) = frame.first() else {
         return false;
     };
@@ -125,7 +126,8 @@ fn has_redundancy(payload: &[u8]) -> bool {
     mid | side & 1 != 0
 }
 
-/// The first Opus frame of a packet without its first byte, and the number of SILK frames in it; `None` without a SILK layer.
+/// Returns the first Opus frame of a packet without its first byte, and the number of SILK frames in it; `None` if the packet has
+/// no SILK layer.
 fn first_frame(payload: &[u8]) -> Option<(&[u8], u32)> {
     let (toc, rest) = payload.split_first()?;
     // Configurations of section 3.1, table 2: 16 and above are CELT. SILK frames last 20 ms, or 10 ms if the Opus frame does.
@@ -238,7 +240,7 @@ impl Encoder {
         })
     }
 
-    /// Delay of the decoded audio behind the encoder's input, in frames.
+    /// Returns the delay of the decoded audio behind the encoder's input, in frames.
     pub(super) fn lookahead(&mut self) -> usize {
         let frames = self.inner.get_lookahead().unwrap_or(0);
         usize::try_from(frames).unwrap_or(0)
@@ -253,8 +255,8 @@ fn channels(format: Format) -> Channels {
     }
 }
 
-/// Maximum sample value: decoded audio exceeds full scale a little. Garbage decodes to values in the thousands, which would
-/// keep filters ringing.
+/// Maximum sample value, because decoded audio may exceed full scale a little. Garbage decodes to values in the thousands, after
+/// which filters would ring for long.
 const PEAK_MAX: f32 = 4.0;
 
 /// 120 ms, the longest packet, in steps of 2.5 ms.

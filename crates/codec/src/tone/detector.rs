@@ -40,12 +40,12 @@ pub enum KeyEvent {
 pub struct DtmfDetector {
     table: &'static Table,
     thinner: Thinner,
-    /// The last 24 ms, oldest first; the last `fresh` of them have not been analysed yet.
+    /// The last 24 ms, oldest first. The last `fresh` frames of them have not been analysed yet.
     window: Box<[f32]>,
     fresh: usize,
     /// Frames of input so far.
     frames: u64,
-    /// The row and column that are present, or were until a moment ago.
+    /// The run of the row and column that are present, or were present until a moment ago.
     run: Option<Run>,
     pressed: Option<Pressed>,
 }
@@ -55,15 +55,15 @@ pub struct DtmfDetector {
 struct Run {
     row: usize,
     column: usize,
-    /// End of the window that first had the digit; all windows since then had it.
+    /// End of the first window that contained the digit. All windows since then have contained it.
     heard_since: Option<u64>,
-    /// Number of last windows with nothing but the digit, at a steady level.
+    /// Number of consecutive windows, up to the last one, that contained nothing but the digit at a steady level.
     clear: u32,
     /// Minimum and maximum levels in these windows, of row and column.
     levels_dbm0: [[f64; 2]; 2],
-    /// Values of the last window, row and column.
+    /// Values of row and column in the last window.
     last: [[f64; 2]; 2],
-    /// Their rotation since the window before, relative to the true frequencies.
+    /// Rotation of these values since the window before, relative to the exact frequencies.
     turn: [[f64; 2]; 2],
     /// Sums of the rotation over the clear windows.
     turned: [[f64; 2]; 2],
@@ -73,7 +73,7 @@ struct Run {
 struct Pressed {
     key: Key,
     last_frame: u64,
-    /// Number of windows without the digit since its last one.
+    /// Number of windows without the digit since the last window with it.
     missing: u32,
 }
 
@@ -115,13 +115,13 @@ impl DtmfDetector {
         }
     }
 
-    /// The digit that is pressed.
+    /// Returns the digit that is pressed.
     #[must_use]
     pub fn pressed(&self) -> Option<Key> {
         self.pressed.map(|pressed| pressed.key)
     }
 
-    /// Handles the end or an interruption of the stream: a pressed digit is released.
+    /// Handles the end or an interruption of the stream. A digit that is pressed counts as released.
     pub fn reset(&mut self, events: &mut Vec<KeyEvent>) {
         self.window.fill(0.0);
         self.run = None;
@@ -160,7 +160,7 @@ impl DtmfDetector {
             last_frame: self.frames,
             missing: 0,
         });
-        // The first window with the tone ended some 16 ms after its start.
+        // The end of the first window with the tone is some 16 ms after the start of the tone.
         let heard = self.table.input_frames(1.0 - EDGE);
         events.push(KeyEvent::Down {
             key,
@@ -179,7 +179,7 @@ impl DtmfDetector {
         }
     }
 
-    /// The run extended by this window, or a new one; `None` if the window is too quiet.
+    /// Returns the run that this window continues, or a new run; `None` if the window is too quiet.
     fn next_run(&self) -> Option<Run> {
         let power = self.table.power(&self.window);
         if power < self.table.power_min {
@@ -226,7 +226,7 @@ impl Run {
         }
     }
 
-    /// Adds the rotation of the values since the last window.
+    /// Adds the rotation of the values since the last window to the run.
     fn turn(mut self, found: [[f64; 2]; 2], table: &Table) -> Run {
         for (side, at) in self.frequencies().into_iter().enumerate() {
             let turn = product(found[side], conjugate(self.last[side]));
@@ -235,7 +235,8 @@ impl Run {
         self
     }
 
-    /// Decides whether this window contains the digit, and whether clearly. `explained` is the digit's part of the power.
+    /// Decides whether this window contains the digit, and whether it contains nothing else. `explained` is the digit's part of
+    /// the power.
     fn judge(&mut self, levels_dbm0: [f64; 2], explained: f64, now_frame: u64) {
         let twist_db = levels_dbm0[1] - levels_dbm0[0];
         let is_heard = levels_dbm0.iter().all(|level| *level >= LEVEL_DBM0_MIN)
@@ -274,9 +275,10 @@ impl Run {
         }
     }
 
-    /// Peak levels of row and column, corrected for the window's attenuation of inexact frequencies.
+    /// Returns the peak levels of row and column. They are corrected, because the window attenuates frequencies that are not
+    /// exact.
     fn true_peaks(&self, table: &Table) -> [f64; 2] {
-        // Only the last two windows count: in windows with the beginning of the tone, the rotation seems smaller.
+        // Use only the last two windows: in windows that contain the beginning of the tone, the rotation seems smaller.
         let offsets = table.offsets_hz(self.turn);
         let frequencies = self.frequencies();
         std::array::from_fn(|side| {
@@ -306,11 +308,11 @@ impl Run {
 struct Table {
     /// Factor by which the input is decimated.
     thinning: usize,
-    /// Per sample of the window, real and imaginary part of each frequency under the window.
+    /// For each sample of the window, the real and imaginary part of each frequency, multiplied by the window.
     rows: Box<[[f32; 16]]>,
-    /// The window alone; its sum is 1.
+    /// The window itself; its sum is 1.
     shape: Box<[f32]>,
-    /// Samples from window to window.
+    /// Number of samples from one window to the next.
     hop: usize,
     hop_s: f64,
     window_s: f64,
@@ -357,13 +359,13 @@ impl Table {
         }
     }
 
-    /// Mean power under the window.
+    /// Returns the mean power under the window.
     fn power(&self, window: &[f32]) -> f64 {
         let squares = window.iter().zip(&self.shape).map(|(x, w)| x * x * w);
         f64::from(squares.sum::<f32>())
     }
 
-    /// Level and phase of each frequency, as complex numbers.
+    /// Returns level and phase of each frequency, as complex numbers.
     fn values(&self, window: &[f32]) -> [[f64; 2]; 8] {
         let mut sums = [0_f32; 16];
         for (sample, row) in window.iter().zip(&self.rows) {
@@ -374,7 +376,7 @@ impl Table {
         std::array::from_fn(|at| [f64::from(sums[2 * at]), f64::from(sums[2 * at + 1])])
     }
 
-    /// Frequency errors, in Hz, for a rotation in one hop.
+    /// Returns the frequency errors, in Hz, that cause this rotation in one hop.
     fn offsets_hz(&self, turned: [[f64; 2]; 2]) -> [f64; 2] {
         turned.map(|[re, im]| im.atan2(re) / TAU / self.hop_s)
     }
@@ -385,12 +387,13 @@ impl Table {
     }
 }
 
-/// Decimates with a triangular filter, two output steps long. It removes frequencies that would alias onto those of the digits.
+/// Decimates with a triangular filter that is two output steps long. It removes frequencies that would alias to those of the
+/// digits.
 #[derive(Debug)]
 struct Thinner {
     factor: usize,
     count: usize,
-    /// Sums of the input, weighted by the falling half of this triangle and by the rising half of the next.
+    /// Sums of the input, weighted by the falling half of this triangle and by the rising half of the next one.
     falling: f32,
     rising: f32,
     risen: f32,
@@ -424,7 +427,7 @@ impl Thinner {
     }
 }
 
-/// Gain of a [`Thinner`] at a frequency, in turns per frame.
+/// Returns the gain of a [`Thinner`] at a frequency, which is given in turns per frame.
 fn thinned(turns: f64, factor: usize) -> f64 {
     if factor == 1 {
         return 1.0;
@@ -434,7 +437,7 @@ fn thinned(turns: f64, factor: usize) -> f64 {
     mean * mean
 }
 
-/// Fourier transform of a Hann window, relative to its middle.
+/// Returns the Fourier transform of a Hann window, relative to its middle.
 fn hann_response(bins: f64) -> f64 {
     let turn = TAU / 2.0 * bins;
     if turn.abs() < 1e-6 {
@@ -457,40 +460,41 @@ static TABLES: [OnceLock<Table>; SAMPLE_RATES_HZ.len()] =
 /// Sample rate after decimation: enough for 1633 Hz and the harmonics that speech would have.
 const RATE_HZ: u32 = 8_000;
 
-/// Time from window to window. A window has a whole number of them.
+/// Time from one window to the next. The length of a window is a multiple of it.
 const HOP_S: f64 = 0.004;
 const HOPS: usize = 6;
 
-/// Number of clear windows before a digit counts. A tone of t ms makes (t - 14) / 4 of them: six for 40 ms, and at most three for
-/// 23 ms.
+/// Number of clear windows before a digit counts. A tone of t ms has (t - 14) / 4 clear windows: six for 40 ms, and at most three
+/// for 23 ms.
 const WINDOWS_DOWN: u32 = 5;
 
-/// Number of windows without the digit before it is released: an interruption of 10 ms has five, a pause of 40 ms eleven or
-/// twelve.
+/// Number of windows without the digit before it is released. An interruption of 10 ms has five such windows, a pause of 40 ms
+/// eleven or twelve.
 const WINDOWS_UP: u32 = 8;
 
-/// Minimum level of each frequency: below -25 dBm, with some room for windows with only a part of the tone.
+/// Minimum level of each frequency. It is below -25 dBm, so that it includes windows with only a part of the tone.
 const LEVEL_DBM0_MIN: f64 = -29.0;
 
-/// Limits of the column's level minus the row's: -8 to 4 dB, with a margin for noise.
+/// Limits of the column's level minus the row's level: -8 to 4 dB, with a margin for noise.
 const TWIST_DB_MIN: f64 = -9.5;
 const TWIST_DB_MAX: f64 = 5.5;
 
 /// Minimum part of the power in a window for the digit to be present. The rest is noise, or the beginning or the end of the tone.
 const HEARD_MIN: f64 = 0.8;
 
-/// Minimum part of the power for a clear window: noise may be 12 dB below the tone. Voices have more power outside two of their
-/// harmonics.
+/// Minimum part of the power for a clear window: noise may be 12 dB below the tone. Voices have more power than that outside two
+/// of their harmonics.
 const CLEAR_MIN: f64 = 0.94;
 
-/// Maximum change of a digit's level; a voice changes more.
+/// Maximum change of a digit's level. The level of a voice changes more.
 const STEADY_DB: f64 = 1.0;
 
-/// Part of a window before the start of a tone that is just detected: the Hann window's area before this part is 0.2.
+/// When a tone is first detected, it fills only the end of a window. This is the part of the window before the tone, over which
+/// the Hann window's area is 0.2.
 const EDGE: f64 = 0.34;
 
-/// Maximum deviation, between 1.5 % (accepted) and 3.5 % (rejected).
+/// Maximum deviation of a frequency: between 1.5 % (which must be accepted) and 3.5 % (which must be rejected).
 const DEVIATION_MAX: f64 = 0.021;
 
-/// Maximum offset: beyond it, the window's response is too steep to be inverted.
+/// Maximum offset. Beyond it, the window's response is too steep to be inverted.
 const BINS_MAX: f64 = 1.2;

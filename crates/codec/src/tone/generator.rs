@@ -17,12 +17,12 @@ pub struct Part {
     pub hz: [f64; FREQUENCIES_MAX],
     /// Total power of all frequencies.
     pub level_dbm0: f64,
-    /// Duration; 0 for no end.
+    /// Duration; 0 means no end.
     pub ms: u32,
 }
 
-/// A tone: parts, one after the other. As text, "440+480/2000,0/4000" is the ringing tone of North America, and "425" the dial
-/// tone of Europe (ITU-T E.180); each frequency at -10 dBm0.
+/// A tone consists of parts that follow one another. As text, "440+480/2000,0/4000" is the ringing tone of North America, and
+/// "425" is the dial tone of Europe (ITU-T E.180). In text form, each frequency has -10 dBm0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tone {
     parts: [Part; PARTS_MAX],
@@ -42,10 +42,10 @@ pub enum ToneError {
     /// A duration is not a number of milliseconds.
     #[error("duration \"{0}\": expected 1 to 3600000 ms")]
     Duration(String),
-    /// Too many simultaneous frequencies.
+    /// The part has too many simultaneous frequencies.
     #[error("{0} frequencies at once, must be 1 to {FREQUENCIES_MAX}")]
     Frequencies(usize),
-    /// Too many parts.
+    /// The tone has too many parts.
     #[error("{0} parts, must be 1 to {PARTS_MAX}")]
     Parts(usize),
 }
@@ -54,7 +54,7 @@ impl Tone {
     /// Creates a tone from parts that play once or repeatedly.
     ///
     /// # Errors
-    /// Fails if the parts are none or too many, or if a frequency is out of range.
+    /// Fails if there are no parts or too many, or if a frequency is out of range.
     pub fn new(parts: &[Part], repeats: bool) -> Result<Tone, ToneError> {
         if !(1..=PARTS_MAX).contains(&parts.len()) {
             return Err(ToneError::Parts(parts.len()));
@@ -73,8 +73,9 @@ impl Tone {
         })
     }
 
-    /// A DTMF digit for `ms`; with 0, until it is stopped. `volume` is that of a telephone event: "the power level of the tone,
-    /// expressed in dBm0 after dropping the sign" (RFC 4733, section 2.3.3), for both frequencies together.
+    /// Returns a DTMF digit that lasts `ms`; if `ms` is 0, it lasts until it is stopped. `volume` is that of a telephone event:
+    /// "the power level of the tone, expressed in dBm0 after dropping the sign" (RFC 4733, section 2.3.3), for both frequencies
+    /// together.
     #[must_use]
     pub fn key(key: Key, volume: u8, ms: u32) -> Tone {
         let [low, high] = key_frequencies_hz(key);
@@ -161,8 +162,8 @@ fn is_frequency(hz: f64) -> bool {
     hz == 0.0 || (20.0..=3_900.0).contains(&hz)
 }
 
-/// Plays one tone at a time, mono, with full scale 1. Parts fade in, out, and into each other over 5 ms. A step would be audible
-/// as a click, and detectors would find other frequencies in it.
+/// Plays one tone at a time, mono, with full scale 1. Parts fade in, out, and into each other over 5 ms. Without the fading, a
+/// step would be audible as a click, and detectors would find other frequencies in it.
 #[derive(Debug, Clone)]
 pub struct ToneGenerator {
     rate_hz: u32,
@@ -212,7 +213,7 @@ impl ToneGenerator {
         self.tone.is_some() || self.ending.is_some()
     }
 
-    /// Appends `frames`; silence if no tone is playing.
+    /// Appends `frames` of the tone, or silence if no tone is playing.
     pub fn generate(&mut self, frames: usize, out: &mut Vec<f32>) {
         for _ in 0..frames {
             if self.tone.is_some() && self.frames_left == 0 {
@@ -230,7 +231,7 @@ impl ToneGenerator {
         }
     }
 
-    /// Goes to the next part, if any.
+    /// Goes to the next part, if there is one.
     fn advance(&mut self) {
         let Some(tone) = &self.tone else { return };
         self.part += 1;
@@ -270,7 +271,7 @@ struct Voice {
     turns: [f64; FREQUENCIES_MAX],
     count: usize,
     peak: f64,
-    /// Number of frames faded in so far: 0 to `fade`.
+    /// Number of frames for which the voice has faded in so far: 0 to `fade`.
     shown: u32,
     fade: u32,
 }
@@ -313,7 +314,7 @@ impl Voice {
 /// Maximum number of simultaneous frequencies: call-progress tones have at most four (ITU-T E.180, supplement 2).
 const FREQUENCIES_MAX: usize = 4;
 
-/// Maximum number of parts: more than cadences have, with room for a melody.
+/// Maximum number of parts: more than cadences have, so that a melody is possible.
 const PARTS_MAX: usize = 8;
 
 const FADE_MS: u32 = 5;

@@ -1,7 +1,7 @@
 //! Tones in audio, generated and detected: DTMF digits (ITU-T Q.23) and call progress.
 //!
-//! Levels are in dBm0. A sine wave of full scale has +3.14 dBm0 (ITU-T G.711, table 5, "theoretical load capacity" of
-//! A-law; that of µ-law is 0.03 dB more).
+//! Levels are in dBm0. A sine wave of full scale has +3.14 dBm0 (ITU-T G.711, table 5, "theoretical load capacity" of A-law; for
+//! µ-law, it would be 0.03 dB more).
 
 mod detector;
 mod generator;
@@ -31,12 +31,12 @@ pub fn key_frequencies_hz(key: Key) -> [f64; 2] {
     [ROWS_HZ[at / 4], COLUMNS_HZ[at % 4]]
 }
 
-/// Peak level of a sine wave of this power, with full scale 1.
+/// Returns the peak level of a sine wave of this power, with full scale 1.
 fn peak(dbm0: f64) -> f64 {
     10_f64.powf((dbm0 - FULL_SCALE_DBM0) / 20.0)
 }
 
-/// Power of a sine wave of this peak level, in dBm0.
+/// Returns the power of a sine wave of this peak level, in dBm0.
 fn dbm0(peak: f64) -> f64 {
     20.0 * peak.max(1e-9).log10() + FULL_SCALE_DBM0
 }

@@ -1,4 +1,4 @@
-//! Running codecs, conversion, tones and noise do not allocate, neither for packets nor for losses.
+//! While codecs, conversion, tones and noise run, they do not allocate, neither for packets nor for losses.
 
 #[path = "../it/audio.rs"]
 mod audio;
@@ -14,7 +14,7 @@ use threadbare_codec::dtmf::Key;
 use threadbare_codec::tone::{DtmfDetector, Tone, ToneGenerator};
 
 #[test]
-fn each_codec_under_way_allocates_nothing() {
+fn a_running_codec_allocates_nothing() {
     for (encoding, rate_hz, channels) in [
         (Encoding::Pcmu, 8_000, 1),
         (Encoding::Pcma, 8_000, 2),
@@ -55,7 +55,7 @@ fn each_codec_under_way_allocates_nothing() {
 }
 
 #[test]
-fn tones_and_noise_under_way_allocate_nothing() {
+fn running_tones_and_noise_allocate_nothing() {
     let mut generator = ToneGenerator::new(8_000).expect("a rate");
     let mut detector = DtmfDetector::new(8_000).expect("a rate");
     let mut noise = ComfortGenerator::new(ComfortNoise::white(50), 1);
@@ -89,7 +89,7 @@ fn tones_and_noise_under_way_allocate_nothing() {
 }
 
 #[test]
-fn a_packet_that_is_converted_allocates_nothing() {
+fn converting_a_packet_allocates_nothing() {
     for (from, to, channels) in [(8_000, 48_000, 2), (44_100, 48_000, 1), (48_000, 8_000, 8)] {
         let mut converter = Converter::new(from, 1, to, channels).expect("supported");
         let packet = tone(from, 1, 440.0, 0.5, from as usize / 50);

@@ -1,4 +1,4 @@
-//! Signals and measurements of them. They follow the definitions, in `f64`.
+//! Signals, and measurements of signals. They are computed from the definitions, in `f64`.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -13,7 +13,7 @@ pub(crate) fn tone(rate_hz: u32, channels: usize, hz: f64, level: f64, frames: u
         .collect()
 }
 
-/// White noise of peak `level` from a seed, with a separate generator (additive congruential).
+/// Returns white noise of peak `level` from a seed. Its generator (additive congruential) is not that of the tested code.
 pub(crate) fn noise(seed: u64, level: f64, samples: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let next = |_| {
@@ -26,7 +26,7 @@ pub(crate) fn noise(seed: u64, level: f64, samples: usize) -> Vec<f32> {
     (0..samples).map(next).collect()
 }
 
-/// A sweep from 0 to half the rate.
+/// Returns a sweep from 0 to half the rate.
 pub(crate) fn sweep(rate_hz: u32, level: f64, frames: usize) -> Vec<f32> {
     let mut phase = 0.0;
     let next = |frame: usize| {
@@ -37,7 +37,7 @@ pub(crate) fn sweep(rate_hz: u32, level: f64, frames: usize) -> Vec<f32> {
     (0..frames).map(next).collect()
 }
 
-/// One channel of interleaved audio.
+/// Returns one channel of interleaved audio.
 pub(crate) fn channel(audio: &[f32], channels: usize, channel: usize) -> Vec<f32> {
     audio
         .iter()
@@ -47,7 +47,7 @@ pub(crate) fn channel(audio: &[f32], channels: usize, channel: usize) -> Vec<f32
         .collect()
 }
 
-/// A signal split into a tone and the rest.
+/// A signal that is split into a tone and the rest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spectrum {
     /// Peak level of the tone.
@@ -57,7 +57,7 @@ pub(crate) struct Spectrum {
 }
 
 impl Spectrum {
-    /// Analyses mono `audio` with a tone of `hz`. A Hann window avoids the need for a whole number of periods.
+    /// Analyses mono `audio` with a tone of `hz`. Because of the Hann window, the number of periods need not be whole.
     pub(crate) fn of(audio: &[f32], rate_hz: u32, hz: f64) -> Spectrum {
         let count = audio.len() as f64;
         let window = |at: usize| 0.5 - 0.5 * (TAU * at as f64 / count).cos();
@@ -81,7 +81,7 @@ impl Spectrum {
         }
     }
 
-    /// Signal to noise, dB.
+    /// Returns the ratio of signal to noise in dB.
     pub(crate) fn snr_db(self) -> f64 {
         db(self.level / 2_f64.sqrt() / self.rest.max(1e-12))
     }

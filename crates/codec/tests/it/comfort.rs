@@ -31,7 +31,8 @@ fn analyse(audio: &[f32], order: usize) -> ComfortNoise {
     analyser.noise()
 }
 
-/// Response of the filter at `hz` by definition: k = 258 (N - 127) / 32768 (RFC 3389, section 3.2), and the step-up recursion.
+/// Returns the response of the filter at `hz` from the definition: k = 258 (N - 127) / 32768 (RFC 3389, section 3.2), and the
+/// step-up recursion.
 fn response(payload: &[u8], hz: f64) -> f64 {
     let mut filter = vec![1.0];
     for index in &payload[1..] {
@@ -51,7 +52,7 @@ fn response(payload: &[u8], hz: f64) -> f64 {
     1.0 / re.hypot(im)
 }
 
-/// The mean power at `hz`, by periodograms of 32 ms.
+/// Returns the mean power at `hz`, computed from periodograms of 32 ms.
 fn power_at(audio: &[f32], hz: f64) -> f64 {
     let blocks = audio.chunks_exact(256);
     let count = blocks.len() as f64;
@@ -68,7 +69,8 @@ fn power_at(audio: &[f32], hz: f64) -> f64 {
     blocks.map(power).sum::<f64>() / count
 }
 
-/// White; low; high; a hum at about 1 kHz; ten coefficients, as ITU-T G.711, appendix II, has.
+/// White noise; low-pass noise; high-pass noise; a hum at about 1 kHz; noise with ten coefficients, as in ITU-T G.711, appendix
+/// II.
 const SPECTRA: [&[u8]; 5] = [
     &[],
     &[20],
@@ -82,7 +84,7 @@ fn with_level(level: u8, spectrum: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn noise_has_the_level_that_the_payload_says() {
+fn noise_has_the_level_of_the_payload() {
     for level in [10, 30, 50, 70, 90] {
         for spectrum in SPECTRA {
             let noise = parse(&with_level(level, spectrum));
@@ -97,7 +99,7 @@ fn noise_has_the_level_that_the_payload_says() {
 }
 
 #[test]
-fn noise_has_the_spectrum_that_the_payload_says() {
+fn noise_has_the_spectrum_of_the_payload() {
     for spectrum in SPECTRA {
         let payload = with_level(40, spectrum);
         let audio = generate(parse(&payload), 5, 60);
@@ -118,7 +120,7 @@ fn analyser_recovers_the_generators_parameters() {
             let found = payload(&analyse(&generate(parse(&told), 9, 10), spectrum.len()));
             assert_eq!(found.len(), told.len());
             assert!(found[0].abs_diff(told[0]) <= 1, "{found:?}, {told:?}");
-            // A quarter of a second determines a coefficient to about 0.02 to 0.04, five steps.
+            // From a quarter of a second, a coefficient can be determined to about 0.02 to 0.04, which is five steps.
             let close = found[1..]
                 .iter()
                 .zip(&told[1..])
@@ -136,7 +138,7 @@ fn analyser_recovers_the_generators_parameters() {
 }
 
 #[test]
-fn silence_and_a_tone_are_described() {
+fn the_analyser_describes_silence_and_a_tone() {
     assert_eq!(
         payload(&analyse(&[0.0; 800], 10)),
         [vec![127], vec![127; 10]].concat()
@@ -154,7 +156,7 @@ fn silence_and_a_tone_are_described() {
 }
 
 #[test]
-fn a_change_of_level_is_soft() {
+fn a_change_of_level_is_gradual() {
     let mut generator = ComfortGenerator::new(ComfortNoise::white(30), 1);
     let mut audio = Vec::new();
     generator.generate(8_000, &mut audio);
@@ -167,7 +169,7 @@ fn a_change_of_level_is_soft() {
 }
 
 #[test]
-fn odd_payloads_are_read() {
+fn unusual_payloads_are_parsed() {
     assert_eq!(ComfortNoise::parse(&[]), Err(ComfortError::Empty));
     // The unused bit is ignored.
     assert_eq!(parse(&[0x80 | 40]), ComfortNoise::white(40));
@@ -181,27 +183,26 @@ fn odd_payloads_are_read() {
 
 proptest! {
     #[test]
-    fn a_payload_is_written_as_it_is_read(level in 0_u8..128, spectrum in prop::collection::vec(0_u8..255, 0..17)) {
+    fn payloads_round_trip(level in 0_u8..128, spectrum in prop::collection::vec(0_u8..255, 0..17)) {
         let bytes = with_level(level, &spectrum);
         prop_assert_eq!(payload(&parse(&bytes)), bytes);
     }
 
     #[test]
-    fn no_payload_makes_more_than_noise(bytes in prop::collection::vec(any::<u8>(), 1..40), other in prop::collection::vec(any::<u8>(), 1..40), seed in any::<u64>()) {
+    fn no_payload_makes_noise_above_its_level(bytes in prop::collection::vec(any::<u8>(), 1..40), other in prop::collection::vec(any::<u8>(), 1..40), seed in any::<u64>()) {
         let mut generator = ComfortGenerator::new(parse(&bytes), seed);
         let mut audio = Vec::new();
         generator.generate(2_000, &mut audio);
         generator.set(parse(&other));
         generator.generate(2_000, &mut audio);
-        // The filters ring into each other, but the level is at least that of the quieter noise. Their noise is less than ten
-        // times its level.
+        // The filters ring into each other. But no sample exceeds ten times the level of the louder noise.
         let level = parse(&bytes).level().min(parse(&other).level());
         let peak = 10.0 * 10_f32.powf(-f32::from(level) / 20.0);
         prop_assert!(audio.iter().all(|x| x.abs() < peak));
     }
 
     #[test]
-    fn no_audio_breaks_the_analyser(audio in prop::collection::vec(any::<f32>(), 0..500), order in 0_usize..40) {
+    fn the_analyser_accepts_any_audio(audio in prop::collection::vec(any::<f32>(), 0..500), order in 0_usize..40) {
         let found = analyse(&audio, order);
         prop_assert!(found.reflections().iter().all(|k| k.abs() < 1.0));
         let heard = generate(found, 1, 1);

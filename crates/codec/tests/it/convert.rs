@@ -1,4 +1,4 @@
-//! Conversion of rates and channels, by the frequency and the level of tones at the far end.
+//! Conversion of rates and channels, measured by the frequency and the level of tones after the conversion.
 
 use std::f64::consts::TAU;
 
@@ -37,7 +37,7 @@ fn a_tone_keeps_its_frequency_and_level() {
             let found = Spectrum::of(&out[out.len() / 5..], to, hz);
             let off_db = db(found.level / 0.5);
             assert!(off_db.abs() < 0.1, "{from} to {to}: {hz} Hz {off_db} dB");
-            // Everything else: images, rounding.
+            // Everything else consists of images and rounding.
             assert!(
                 found.snr_db() > 60.0,
                 "{from} to {to}: {hz} Hz {} dB",
@@ -70,13 +70,13 @@ fn aliasing_frequencies_are_removed() {
 }
 
 #[test]
-fn each_packet_makes_its_packet_for_hours() {
+fn each_input_packet_makes_one_output_packet_for_hours() {
     for (from, to) in pairs() {
         let mut converter = converter(from, to);
         let (mut taken, mut made) = (0_u64, 0_u64);
         let packet = vec![0.1; from as usize];
         let mut out = Vec::new();
-        // Odd sizes, then whole seconds.
+        // First use odd sizes, then whole seconds.
         let sizes = (1..60).chain(std::iter::repeat_n(packet.len(), 20));
         for frames in sizes {
             out.clear();
@@ -90,7 +90,7 @@ fn each_packet_makes_its_packet_for_hours() {
             );
         }
     }
-    // An hour of one pair whose ratio has no finite binary fraction.
+    // Convert an hour of audio between two rates whose ratio has no finite binary fraction.
     let mut converter = converter(11_025, 8_000);
     let packet = vec![0.1; 11_025];
     let mut out = Vec::new();
@@ -106,9 +106,9 @@ fn each_packet_makes_its_packet_for_hours() {
 }
 
 #[test]
-fn latency_is_as_reported() {
+fn the_actual_latency_equals_the_reported_latency() {
     for (from, to) in pairs() {
-        // Measures the delay by the phase of a slow tone: at 20 Hz it is unambiguous up to 50 ms.
+        // Measure the delay with the phase of a slow tone. At 20 Hz, the phase is unambiguous up to 50 ms.
         let out = convert(from, to, &tone(from, 1, 20.0, 0.5, from as usize));
         let second = &out[out.len() - to as usize / 2..];
         let first = out.len() - second.len();
@@ -143,7 +143,7 @@ fn channels_are_copied_and_averaged() {
     assert_eq!(mixed(4, 2, &[0.5, 0.25, 1.0, 0.75]), [0.75, 0.5]);
     assert_eq!(mixed(3, 2, &[0.5, 0.25, 1.0]), [0.75, 0.25]);
     assert_eq!(mixed(2, 2, &[0.1, 0.2]), [0.1, 0.2]);
-    // With a different rate too.
+    // The same must hold if the rate changes, too.
     for (from, to) in [(1, 2), (2, 1), (2, 2), (8, 2), (1, 8)] {
         let mut converter = Converter::new(48_000, from, 8_000, to).expect("supported");
         let pcm = tone(48_000, usize::from(from), 440.0, 0.4, 48_000);
@@ -159,7 +159,7 @@ fn channels_are_copied_and_averaged() {
 }
 
 #[test]
-fn a_reset_forgets() {
+fn a_reset_discards_earlier_audio() {
     let mut converter = converter(48_000, 8_000);
     let (mut first, mut loud, mut again) = (Vec::new(), Vec::new(), Vec::new());
     let pcm = tone(48_000, 1, 440.0, 0.4, 4_801);
@@ -171,7 +171,7 @@ fn a_reset_forgets() {
 }
 
 #[test]
-fn refusals_name_the_value_and_the_allowed() {
+fn refusals_state_the_value_and_the_allowed_values() {
     let refused = |from, from_channels, to, to_channels| {
         Converter::new(from, from_channels, to, to_channels).map(drop)
     };
@@ -188,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_sizes_of_packets_make_no_difference(
+    fn packet_sizes_do_not_change_the_output(
         from in 0_usize..11,
         to in 0_usize..11,
         sizes in prop::collection::vec(0_usize..1_500, 1..20),

@@ -9,6 +9,53 @@ pub(super) struct Refused {
 
 pub(super) const REFUSED: &[Refused] = &[
     Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\nsrtp-in-key-file = \"a\"\nsrtp-in-key-env = \"B\"",
+        says: &[
+            "`srtp-in-key-env = \"B\"` cannot be combined with `srtp-in-key-file`",
+            "remove one of the two",
+        ],
+        lines: &[6],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\nsrtp-out-key-env = \"B\"",
+        says: &["cannot be combined with a stream without `destination`"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"latched\"\nsrtp-out-key-file = \"a\"",
+        says: &["`destination = \"latched\"` and no other key", "both keys"],
+        lines: &[5],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"latched\"\nsrtp-in-key-file = \"a\"",
+        says: &["`srtp-in-key-file = \"a\"` cannot be combined", "both keys"],
+        lines: &[5],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\nsrtp-out-key-file = \"a\"\nssrc = 7",
+        says: &[
+            "`ssrc = 7` cannot be combined with `srtp-out-key-file`",
+            "same key stream",
+        ],
+        lines: &[6],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\nsrtp-out-key-file = \"a\"\ncount = 2",
+        says: &[
+            "`srtp-out-key-file = \"a\"` cannot be combined with `count`",
+            "its own key",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\ncodec = \"PCMU\"\n[[stream.fallback]]\nsilence = true\nsrtp-in-key-env = \"B\"",
+        says: &[
+            "`silence`, which is not RTP",
+            "only a fallback with `listen` has a key",
+        ],
+        lines: &[8],
+    },
+    Refused {
         text: "[contexts]\nwiat = 20",
         says: &["`wiat` is not a key of [contexts]", "did you mean `wait`?"],
         lines: &[2],
@@ -168,14 +215,14 @@ pub(super) const REFUSED: &[Refused] = &[
     },
     Refused {
         text: "[s3]\nspool = \"/spool\"\n[ng]\n[calls]\nrecord = { to = \"s3://eu/bucket/../{call}.wav\" }",
-        says: &["`to` cannot be", "without the folders . and .."],
+        says: &["`to` cannot be", "must not contain the folders . and .."],
         lines: &[5],
     },
     Refused {
         text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nservice-addresses = [\"192.0.2.1/24@e\"]\nservice-program = \"p\"",
         says: &[
             "`service-addresses` cannot be \"192.0.2.1/24@e\"",
-            "only with key-file",
+            "service-addresses need key-file",
         ],
         lines: &[4],
     },
@@ -188,7 +235,7 @@ pub(super) const REFUSED: &[Refused] = &[
         text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nservice-program = \"p\"",
         says: &[
             "`service-program` cannot be \"p\"",
-            "only with service-addresses",
+            "service-program needs service-addresses",
         ],
         lines: &[4],
     },
@@ -199,7 +246,7 @@ pub(super) const REFUSED: &[Refused] = &[
     },
     Refused {
         text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nkey-file = \"k\"",
-        says: &["`key-file` cannot be \"k\"", "only with listen"],
+        says: &["`key-file` cannot be \"k\"", "key-file needs listen"],
         lines: &[4],
     },
     Refused {
@@ -213,7 +260,7 @@ pub(super) const REFUSED: &[Refused] = &[
     Refused {
         text: "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:5000\"\nprefer = [\"rack-1\"]",
         says: &[
-            "cannot be combined with a file that has no [cluster]",
+            "cannot be combined with a file without [cluster]",
             "add [cluster]",
         ],
         lines: &[4],
@@ -809,14 +856,14 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"rec/{name}.wav\" }",
-        says: &["`to` cannot be \"rec/{name}.wav\"", "begins with /"],
+        says: &["`to` cannot be \"rec/{name}.wav\"", "must begin with /"],
         lines: &[5],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/rec/../{name}.wav\" }",
         says: &[
             "`to` cannot be \"/rec/../{name}.wav\"",
-            "without the folders",
+            "must not contain the folders",
         ],
         lines: &[5],
     },
@@ -830,14 +877,17 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/{name}.wav\" }",
-        says: &["`to` cannot be \"/{name}.wav\"", "a folder, and below it"],
+        says: &[
+            "`to` cannot be \"/{name}.wav\"",
+            "must name a folder, and below it",
+        ],
         lines: &[5],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"s3://eu/bucket/{name}.wav\" }",
         says: &[
             "`to` cannot be \"s3://eu/bucket/{name}.wav\"",
-            "only with a table [s3]",
+            "needs a table [s3]",
         ],
         lines: &[5],
     },

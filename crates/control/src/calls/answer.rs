@@ -168,7 +168,7 @@ impl<P> LineReader<'_, P> {
         if theirs.rtp.is_some_and(|rtp| Family::of(rtp.ip()) != family) {
             let (is, of_ports) = (line_family(&theirs), family.name());
             let what = format!(
-                "an address of {is}, but {of_ports} was offered: the party's address is learned from its packets"
+                "the address is {is}, but {of_ports} was offered: the relay learns the party's address from its packets"
             );
             warnings.add(index, what);
             (theirs.rtp, theirs.rtcp) = (None, None);
@@ -211,16 +211,16 @@ impl<P> LineReader<'_, P> {
         let theirs = answer.theirs;
         let their_keys = sdes::answered(&audio.own, &theirs.cryptos);
         if audio.transports[1].is_secure && their_keys.is_none() {
-            let reason = answer
-                .refused
-                .unwrap_or_else(|| "the answer has no key for an offered suite".to_owned());
+            let reason = answer.refused.unwrap_or_else(|| {
+                "the answer has no a=crypto line with an offered suite".to_owned()
+            });
             return Err(Unusable::NoKey(reason));
         }
         if let Some(answered) = &their_keys
             && answered.has_own_tag
         {
             let suite = answered.keys.send.suite();
-            let what = format!("a=crypto with {suite} under another tag than it was offered");
+            let what = format!("a=crypto has the offered suite {suite} under another tag");
             warnings.add(index, what);
         }
         // Opportunistic keys (RFC 8643) are used if either description asks for them, or if the answerer uses its own.

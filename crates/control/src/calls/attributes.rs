@@ -141,7 +141,8 @@ fn dictionary(value: &Value) -> Result<&Dictionary, Refusal> {
 }
 
 fn refused(value: &Value) -> Refusal {
-    let allowed = "a dictionary of none, global, audio or video, in it add, remove or substitute, in it attributes without a=";
+    let allowed = "a dictionary with the keys none, global, audio or video; each value is a dictionary with the keys add, remove or \
+    substitute, which list attributes without a=";
     Refusal::value(KEY, value, allowed)
 }
 

@@ -25,7 +25,7 @@ pub(super) enum Failure {
     #[error("from-tag {0}: this party has no offer to answer: expected the tag of an offer")]
     NoOffer(String),
     #[error(
-        "the SDP has {found} m= lines, its offer {allowed}: expected as many (RFC 3264, section 6)"
+        "the SDP has {found} m= lines, but the offer has {allowed}: expected the same number (RFC 3264, section 6)"
     )]
     Lines { found: usize, allowed: usize },
     #[error("{what}: found {found}: expected at most {allowed}")]
@@ -34,13 +34,14 @@ pub(super) enum Failure {
         found: usize,
         allowed: usize,
     },
-    #[error("this party has no running audio: expected an answered call")]
+    #[error("this party has no running audio: expected a call that has been answered")]
     NoMedia,
     #[error("{0:?} is not supported: expected one of the commands in docs/ng.md")]
     NotDone(&'static str),
     /// In rtpengine, the recording daemon is configured with the destination and the format; the request does not have them.
     #[error(
-        "{0:?} is not supported: there is no daemon to forward PCM to: expected \"subscribe request\" for RTP, or \"start recording\" for a file"
+        "{0:?} is not supported, because there is no daemon for PCM: expected \"subscribe request\" for RTP, or \"start recording\" for \
+        a file"
     )]
     NoForwarding(&'static str),
     /// No more calls are accepted at present.

@@ -282,7 +282,10 @@ impl<P> LineReader<'_, '_, P> {
         let accepted = sdes::accept(offered, &self.options.sdes, before, self.resources.random);
         accepted.ok_or_else(|| {
             let refused = offered_audio.refused.clone();
-            Unusable::NoKey(refused.unwrap_or_else(|| "SRTP without a key".to_owned()))
+            Unusable::NoKey(
+                refused
+                    .unwrap_or_else(|| "the m= line has SRTP without a key (a=crypto)".to_owned()),
+            )
         })
     }
 
@@ -308,7 +311,7 @@ impl<P> LineReader<'_, '_, P> {
         }
         let is_noise = |spec: &codec::Spec| spec.name.eq_ignore_ascii_case("CN");
         if rules.transcode.iter().any(is_noise) {
-            let what = "codec-transcode CN: comfort noise is passed on and made of pauses in Opus, not of silence in other codecs";
+            let what = "codec-transcode CN: only the payload type is added; the relay makes comfort noise only for pauses in Opus";
             self.warnings.add(index, what);
         }
         let specs = rules.transcode.iter().chain(&rules.set);
@@ -316,14 +319,16 @@ impl<P> LineReader<'_, '_, P> {
             let options = crate::text::shown(options.as_bytes());
             self.warnings.add(
                 index,
-                format!("codec options {options}: encoders have no options"),
+                format!(
+                    "codec options {options}: the options are ignored, because encoders have none"
+                ),
             );
         }
         if offer.is_unchanged {
             if self.options.allows_no_codec {
                 return Err(Unusable::NoCodecLeft);
             }
-            let what = "codec-strip, codec-mask, codec-consume: they leave no audio codec, and change nothing";
+            let what = "codec-strip, codec-mask and codec-consume would leave no audio codec, and are ignored";
             self.warnings.add(index, what);
         }
         Ok(offer)
@@ -422,7 +427,10 @@ impl<P> Placing<'_, P> {
         let likely = Some(own.family);
         let other = self.of_side(index, author.other(), 1, [options.family, likely])?;
         if let Some(family) = options.family.filter(|family| *family != other.family) {
-            let allowed = format!("a family of the interface \"{}\"", other.interface);
+            let allowed = format!(
+                "an address family that the interface \"{}\" has",
+                other.interface
+            );
             let value = Value::text(family.name());
             return Err(Refusal::value("address-family", &value, allowed).into());
         }

@@ -383,7 +383,7 @@ fn interfaces(request: &Request) -> Result<[Option<InterfaceName>; 2], Refusal> 
         [from, to] => Ok([Some(name(from)), Some(name(to))]),
         _ => {
             let value = Value::List(Vec::new());
-            let allowed = "the interface of the author and the one of the other side";
+            let allowed = "two names: the interface of the sender of the message, and the interface of the other side";
             Err(Refusal::value("direction", &value, allowed))
         }
     }
@@ -403,7 +403,7 @@ fn address(request: &Request) -> Result<Option<IpAddr>, Refusal> {
     }
     let both = request.texts("received-from")?;
     let wrong = |text: &str| {
-        let allowed = "IP4 or IP6 and the address that the SIP message came from";
+        let allowed = "IP4 or IP6, and the address from which the SIP message came";
         Refusal::value("received-from", &Value::text(text), allowed)
     };
     match both.as_slice() {
@@ -479,7 +479,8 @@ fn sdes(request: &Request) -> Result<SdesOptions, Refusal> {
                 Some(("order", names)) => sdes.order.extend(suites(names)),
                 Some(("offerer_pref", names)) => sdes.preferred.extend(suites(names)),
                 _ => {
-                    let allowed = "off, pad, lifetime, static, nonew, no-SUITE, only-SUITE, order:SUITES or offerer_pref:SUITES; packets without encryption or authentication are not offered";
+                    let allowed = "off, pad, lifetime, static, nonew, no-SUITE, only-SUITE, order:SUITES or offerer_pref:SUITES; packets \
+                    are always encrypted and authenticated";
                     return Err(Refusal::value("SDES", &Value::text(other), allowed));
                 }
             },

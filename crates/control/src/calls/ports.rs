@@ -115,6 +115,8 @@ pub trait PortSource<P> {
         rtcp: Option<SocketAddr>,
     ) -> Result<P, NoPorts> {
         let _ = (request, rtcp);
-        Err(NoPorts(format!("ports cannot be opened again here: {rtp}")))
+        Err(NoPorts(format!(
+            "these ports cannot be opened again: {rtp}"
+        )))
     }
 }

@@ -212,7 +212,7 @@ pub(super) fn admit<P>(calls: &Calls<P>) -> Result<(), Failure> {
     let allowed = calls.settings.sessions_max;
     if streams >= allowed {
         return Err(Failure::Limit(format!(
-            "{streams} streams of calls are running: the limit is {allowed} (max-sessions)"
+            "the current calls have {streams} streams: the limit is {allowed} (max-sessions)"
         )));
     }
     admit_offer(calls)?;
@@ -234,7 +234,7 @@ fn admit_offer<P>(calls: &Calls<P>) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Limit(format!(
-        "{streams} streams of offers without an answer hold ports: the limit is {allowed}"
+        "unanswered offers have ports for {streams} streams: the limit is {allowed}"
     )))
 }
 

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_have_names() {
+    fn transport_profiles_round_trip_through_their_names() {
         for name in ["RTP/AVP", "RTP/AVPF", "RTP/SAVP", "RTP/SAVPF"] {
             let transport = Transport::of(name).unwrap();
             assert_eq!(transport.name(), name);

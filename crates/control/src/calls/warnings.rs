@@ -17,34 +17,36 @@ pub(super) enum Unusable {
     #[error(transparent)]
     Sdp(#[from] SdpError),
     #[error(
-        "{0}: this protocol is not relayed: expected RTP/AVP, RTP/AVPF, RTP/SAVP, RTP/SAVPF, udptl, or UDP without TLS and DTLS"
+        "the relay does not support the protocol {0}: expected RTP/AVP, RTP/AVPF, RTP/SAVP, RTP/SAVPF, udptl, or UDP without TLS and DTLS"
     )]
     Protocol(String),
     #[error(
-        "{protocol}: media other than audio keep their encryption: expected no transport-protocol other than {protocol}"
+        "media other than audio keep their encryption, so transport-protocol must be {protocol} or absent"
     )]
     Encryption { protocol: String },
     #[error(
-        "{protocol}: DTLS is not supported: expected RTP/AVP, RTP/AVPF, or a=crypto with RTP/SAVP or RTP/SAVPF"
+        "DTLS is not supported ({protocol}): expected RTP/AVP, RTP/AVPF, or a=crypto with RTP/SAVP or RTP/SAVPF"
     )]
     Dtls { protocol: String },
     #[error(
         "{0}: expected an a=crypto line with one of AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32, AES_256_CM_HMAC_SHA1_80, AEAD_AES_128_GCM, AEAD_AES_256_GCM"
     )]
     NoKey(String),
-    #[error("transport-protocol {0}: SDES leaves no crypto suite to offer: expected at least one")]
+    #[error(
+        "the SDES flags exclude all crypto suites that transport-protocol {0} could offer: expected at least one suite"
+    )]
     NoSuite(&'static str),
     #[error(
-        "no RTP codec that has a name: expected at least one audio codec with a=rtpmap, or a static payload type"
+        "the line has no RTP codec with a name: expected at least one audio codec with a=rtpmap, or a static payload type"
     )]
     NoAudio,
-    #[error("the codec rules leave no audio codec (allow-no-codec-media)")]
+    #[error("the codec rules of the request leave no audio codec (allow-no-codec-media)")]
     NoCodecLeft,
-    #[error("sdp-media-remove: this kind of media is removed by request")]
+    #[error("the key sdp-media-remove of the request removes this kind of media")]
     Removed,
     #[error(transparent)]
     Codec(#[from] NoCommonCodec),
-    #[error("{allowed} m= lines are already in use: the limit is {allowed}")]
+    #[error("the dialog already has {allowed} m= lines, which is the limit")]
     TooMany { allowed: usize },
 }
 

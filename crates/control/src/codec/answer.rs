@@ -44,7 +44,7 @@ pub struct Answer {
 
 /// The sides have no audio codec in common, and transcoding does not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer has no audio codec that was offered")]
+#[error("the answer has none of the offered audio codecs")]
 pub struct NoCommonCodec;
 
 /// A codec of the answer, with the offered codec that it matches.

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_list_and_value() {
+    fn refusals_state_the_list_and_the_value() {
         for (text, words) in [
             (
                 r#"{"command":"offer","codec":{"strip":["PCMU/fast"]}}"#,

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_of_the_documentation_are_read() {
+    fn documented_forms_of_codec_specifications_are_parsed() {
         let opus = spec("opus/48000/2/32000");
         assert_eq!(
             (opus.clock_rate_hz, opus.channels, opus.bitrate_bps),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_are_given_have_to_match() {
+    fn given_parameters_must_match() {
         let codec = Codec {
             payload_type: PayloadType(96),
             name: "opus".to_owned(),

@@ -120,7 +120,7 @@ impl Reader<'_> {
                 Ok(true)
             }
             Some(_) => Ok(false),
-            None => Err(self.expected("more: a list or dictionary is not closed")),
+            None => Err(self.expected("more bytes, because a list or dictionary is not closed")),
         }
     }
 
@@ -133,7 +133,8 @@ impl Reader<'_> {
             .ok()
             .and_then(|len| self.at.checked_add(len));
         let bytes = end.and_then(|end| self.bytes.get(self.at..end));
-        let bytes = bytes.ok_or_else(|| self.expected("more: a string is cut off"))?;
+        let bytes =
+            bytes.ok_or_else(|| self.expected("more bytes, because a string is cut off"))?;
         self.at += bytes.len();
         Ok(bytes.to_vec())
     }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_text_is_refused_at_its_place() {
+    fn malformed_bencode_is_refused_with_its_position() {
         for (text, place) in [
             ("", 0),
             ("4:spam", 0),

@@ -16,7 +16,7 @@ use super::value::{Budget, Bytes, DecodeError, Dictionary, Value};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagsError {
     /// A bracket without its partner.
-    #[error("rtpp-flags: {0} has no partner")]
+    #[error("rtpp-flags: the bracket {0} has no matching bracket")]
     Bracket(&'static str),
     /// `a=b` with an invalid key before the `=`.
     #[error("rtpp-flags: {0}: expected key=value")]
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_utf8_pass() {
+    fn names_that_are_not_utf8_are_accepted() {
         let dictionary = bencode::decode(b"d2:\xff\xfe1:a5:flagsl2:\xff i1eee").expect("bencode");
         let form = unfold(dictionary).expect("no string of flags");
         assert_eq!(form.len(), 2);

@@ -33,7 +33,7 @@ pub enum FrameError {
     #[error("byte {0:#04x} is not valid bencode here")]
     Bencode(u8),
     /// The message is too long.
-    #[error("a dictionary of more than {MESSAGE_BYTES_MAX} bytes")]
+    #[error("expected a dictionary of at most {MESSAGE_BYTES_MAX} bytes")]
     TooLong,
 }
 

@@ -76,7 +76,9 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
         if let Err(breach) = self.budget.take(self.depth) {
             *self.breach = Some(breach);
-            return Err(de::Error::custom("a bound is reached"));
+            return Err(de::Error::custom(
+                "the limit of values or of nesting is exceeded",
+            ));
         }
         reader.deserialize_any(self)
     }

@@ -207,7 +207,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
         #[test]
-        fn table_behaves_like_a_plain_list(
+        fn the_table_behaves_like_a_plain_list(
             limits in limits(),
             steps in prop::collection::vec((0..20u64, 0..2u8, 0..4u8, step()), 1..80),
         ) {

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_key_value_and_allowed_values() {
+    fn refusals_state_the_key_the_value_and_the_allowed_values() {
         let refused = |text: &str| request(text).expect_err(text).to_string();
         assert!(refused(r#"{"call-id":"x"}"#).starts_with("command is missing: expected"));
         let unknown = refused(r#"{"command":"dance"}"#);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_of_another_node_is_kept_for_retransmissions() {
+    fn a_reply_of_another_node_is_stored_for_retransmissions() {
         let mut table = RequestTable::new();
         let query = b"c1 d7:command5:querye";
         let Incoming::Request(_, ticket) = table.handle_message(0, 1, query) else {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_not_replied_to_and_take_no_cookie() {
+    fn a_received_reply_gets_no_reply_and_uses_no_cookie() {
         let mut table = RequestTable::new();
         for text in [
             "a d6:result5:error12:error-reason1:xe",

@@ -204,16 +204,16 @@ pub enum DecodeError {
         expected: &'static str,
     },
     /// The error of serde_json, with line and column.
-    #[error("JSON: {0}")]
+    #[error("the JSON text is invalid: {0}")]
     Json(String),
     /// Lists and dictionaries are nested too deep.
-    #[error("values are nested more than {DEPTH_MAX} deep")]
+    #[error("expected values that are nested at most {DEPTH_MAX} deep")]
     TooDeep,
     /// Too many values.
-    #[error("more than {VALUES_MAX} values")]
+    #[error("expected at most {VALUES_MAX} values")]
     TooMany,
     /// Too many bytes.
-    #[error("{0} bytes: expected at most {MESSAGE_BYTES_MAX}")]
+    #[error("the message has {0} bytes: expected at most {MESSAGE_BYTES_MAX}")]
     TooLong(usize),
 }
 

@@ -156,11 +156,14 @@ impl Section {
                 Some(number) if mux && RTCP_NUMBERS.contains(&number.0) => {
                     fault(
                         &format!("payload type {format}"),
-                        "a number outside of 64 to 95, which are those of RTCP: its packets are not relayed",
+                        "a number outside of 64 to 95, because RTCP uses these on the RTP port; packets of this type are not relayed",
                     );
                 }
                 Some(number) if self.codec(number).name.is_empty() => {
-                    fault(&format!("payload type {format}"), "a line a=rtpmap for it");
+                    fault(
+                        &format!("payload type {format}"),
+                        "an a=rtpmap line for this payload type",
+                    );
                 }
                 Some(_) => {}
             }
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_formats_are_passed_over_and_named() {
+    fn malformed_formats_are_ignored_and_reported() {
         for (lines, codecs, fault) in [
             ("m=audio 1 RTP/AVP 0 128", &["0 PCMU/8000"][..], "\"128\""),
             ("m=audio 1 RTP/AVP x", &[], "\"x\""),
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_follow_the_codecs() {
+    fn changed_codecs_replace_the_lines_about_the_old_ones() {
         let mut sdp = media(
             "m=audio 1 RTP/AVP 0 97 101\nc=IN IP4 192.0.2.1\na=rtpmap:0 PCMU/8000\na=mid:1\na=rtpmap:97 iLBC/8000\n\
              a=fmtp:97 mode=20\na=rtcp-fb:97 nack\na=rtcp-fb:* ccm\na=rtpmap:101 telephone-event/8000\na=x\n",
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_codecs_change_no_byte() {
+    fn setting_the_same_codecs_changes_no_byte() {
         let mut sdp = media("m=audio 1  RTP/AVP 0 0 96\na=fmtp:96  x\na=rtpmap:96\topus\n");
         let before = sdp.to_bytes();
         let codecs = sdp.media[0].codecs();

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_belong_to_the_session_or_a_medium() {
+    fn each_line_belongs_to_the_session_or_to_a_medium() {
         let sdp = parse("v=0\r\ns=-\r\nwhat\r\na=x:1\r\nm=a\r\na=x:2\r\nm=b\r\nm=c");
         assert_eq!(sdp.session.lines().len(), 4);
         assert_eq!(sdp.session.attribute("x"), Some("1"));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_touch_their_lines_alone() {
+    fn an_edit_changes_only_its_own_lines() {
         let mut sdp = parse("v=0\na=x:1\na=y\na=x:2\nm=a  b\tc\r\na=z");
         sdp.session.set_attribute("x", "3");
         sdp.session.set_attribute("w", "");
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_floods_are_refused() {
+    fn other_versions_and_oversized_descriptions_are_refused() {
         for text in ["", "v=1\r\n", "\r\nv=0\r\n", "o=x", "v=0 \r\n"] {
             let error = Sdp::parse(text.as_bytes());
             assert!(matches!(error, Err(SdpError::Version(_))), "{text}");
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_do_not_get_into_logs() {
+    fn debug_output_has_no_keys() {
         let sdp = parse("v=0\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:c2VjcmV0\n");
         assert!(!format!("{sdp:?}").contains("c2VjcmV0"));
     }

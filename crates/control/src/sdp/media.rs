@@ -157,7 +157,7 @@ impl Section {
             let text = self.lines().first().map_or(&b""[..], Line::text);
             SdpError::line(
                 text,
-                "m=KIND PORT PROTOCOL FORMAT ..., the port from 0 to 65535",
+                "m=KIND PORT PROTOCOL FORMAT ..., with a port from 0 to 65535",
             )
         };
         let mut fields = value.split([' ', '\t']).filter(|field| !field.is_empty());
@@ -368,7 +368,7 @@ impl Sdp {
         let media = self.media.get(index);
         let own = media.map_or(Ok(None), Section::connection)?;
         own.map_or_else(|| self.session.connection(), |own| Ok(Some(own)))?
-            .ok_or_else(|| SdpError::line(b"", "a line c= in the session or in each medium"))
+            .ok_or_else(|| SdpError::line(b"", "a c= line in the session, or in each medium"))
     }
 
     /// The direction of the medium with this index, or else of the session.
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lines_are_named() {
+    fn the_error_about_a_malformed_line_quotes_the_line() {
         for media in [
             "m=",
             "m=audio",
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_to_the_same_change_nothing() {
+    fn setting_an_equal_value_changes_nothing() {
         let text = "v=0\no=a  1 1 IN IP4 192.0.2.1\nm=audio\t5  RTP/AVP  0  8\nc=IN IP4  192.0.2.1 \na=sendonly\n";
         let mut sdp = parse(text);
         let address: IpAddr = "192.0.2.1".parse().expect("an address");
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn hold_has_two_forms() {
+    fn both_forms_of_hold_are_recognised() {
         // RFC 3264, section 8.4, and the older form that it mentions.
         let old = parse("v=0\nc=IN IP4 0.0.0.0\nm=audio 1 RTP/AVP 0\n");
         assert!(old.address(0).expect("an address").is_hold());

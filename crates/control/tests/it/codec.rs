@@ -66,7 +66,7 @@ fn routes(routes: &[Route]) -> Vec<String> {
 }
 
 #[test]
-fn without_rules_the_clients_negotiate() {
+fn without_rules_the_parties_negotiate_the_codecs() {
     // "Normally rtpengine leaves codec negotiation up to the clients involved in the call and does not interfere. In this case, if the clients
     // fail to agree on a codec, the call will fail."
     let list = [G729, PCMU, EVENTS];
@@ -91,7 +91,7 @@ fn without_rules_the_clients_negotiate() {
 }
 
 #[test]
-fn strip_takes_codecs_out() {
+fn strip_removes_codecs_from_the_offer() {
     // "the name of a codec or RTP payload type that should be removed from the SDP"
     let list = [OPUS, PCMU, PCMA, EVENTS];
     assert_eq!(
@@ -111,7 +111,7 @@ fn strip_takes_codecs_out() {
 }
 
 #[test]
-fn strip_all_keeps_the_listed_codecs_or_all() {
+fn strip_all_keeps_excepted_codecs_or_is_ignored_if_none_is_left() {
     let list = [PCMU, PCMA, EVENTS];
     // "to block all codecs (strip -> all or mask -> all) except the ones given in the except whitelist"
     assert_eq!(outgoing(&list, "codec-strip-all codec-except-PCMA"), [PCMA]);
@@ -184,7 +184,7 @@ fn transcode_adds_codecs() {
 }
 
 #[test]
-fn transcode_adds_nothing_for_an_offerer_that_cannot_be_converted() {
+fn transcode_adds_no_codec_if_no_offered_codec_can_be_converted() {
     for flags in [
         "codec-transcode-PCMU",
         "codec-transcode-PCMU codec-mask-all",
@@ -209,7 +209,7 @@ fn transcode_adds_nothing_for_an_offerer_that_cannot_be_converted() {
 }
 
 #[test]
-fn transcode_after_all_restores_and_otherwise_adds() {
+fn transcode_after_strip_all_restores_an_offered_codec_and_adds_others() {
     // "if the strip=all or mask=all option has been used and the transcode option is used on a codec that was originally present in the
     // offer, then rtpengine will treat this codec the same as if it had been used with the offer option"
     for flags in [
@@ -258,7 +258,7 @@ fn transcode_flags_set_the_order_after_strip_mask_or_consume_all() {
 }
 
 #[test]
-fn mask_hides_and_transcodes() {
+fn a_masked_codec_is_not_offered_but_transcoded() {
     // The documentation's example, with PCMA in place of G.723: "if an offer advertises Opus and the options mask=opus, transcode=G723 are
     // given, then the rewritten outgoing offer will contain only G.723 as offered codec, and transcoding will happen".
     let offer = offered(&[OPUS], "codec-mask-opus codec-transcode-PCMA");
@@ -275,7 +275,7 @@ fn mask_hides_and_transcodes() {
 }
 
 #[test]
-fn consume_hides_and_engages() {
+fn a_consumed_codec_is_not_offered_and_enables_transcoding() {
     // "Identical to mask but enables the transcoding engine even if no other transcoding related options are given."
     let masked = offered(&[OPUS, PCMU], "codec-mask-opus");
     let consumed = offered(&[OPUS, PCMU], "codec-consume-opus");
@@ -297,7 +297,7 @@ fn consume_hides_and_engages() {
 }
 
 #[test]
-fn accept_offers_codecs_and_takes_refused_ones() {
+fn an_accepted_codec_is_offered_and_used_even_if_refused() {
     // "a codec listed under accept will still be offered to the remote peer, but if the remote peer rejects it, it will still be
     // accepted towards the original offerer and then used for transcoding". The offerer's order counts.
     let list = [OPUS, PCMU, EVENTS];
@@ -408,7 +408,7 @@ fn events_have_the_clock_of_their_audio() {
 }
 
 #[test]
-fn single_codec_leaves_the_first() {
+fn single_codec_keeps_only_the_first_codec() {
     // "Using this flag in an answer message will leave only the first listed codec in place and will remove all others from the list."
     let offer = offered(&[PCMU, PCMA, EVENTS], "");
     let found = answer(&offer, &codecs(&[PCMA, PCMU, EVENTS]), true).unwrap();
@@ -454,7 +454,7 @@ fn set_applies_options_to_matching_codecs() {
 }
 
 #[test]
-fn an_answer_with_other_numbers_is_understood() {
+fn an_answer_may_have_other_payload_types_than_the_offer() {
     // RFC 3264, section 6.1: the same number SHOULD be used in the answer, so another one is allowed.
     let offer = offered(&[OPUS, PCMU], "codec-transcode-PCMA");
     let found = answered(&offer, &["111 opus/48000/2"]);
@@ -676,7 +676,7 @@ proptest! {
     /// With any rules, the numbers of a list differ, each answer has only offered codecs, and the receiver knows the number of
     /// each packet.
     #[test]
-    fn numbers_belong_to_their_side(
+    fn each_side_has_its_own_payload_types(
         list in some_codecs(),
         theirs in some_codecs(),
         flags in some_flags(),

@@ -15,7 +15,7 @@ const TARGETS: &[Target] = &[
 ];
 
 #[test]
-fn every_corpus_replays() {
+fn no_file_of_a_corpus_breaks_an_invariant() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for (name, target) in TARGETS {
         let files = std::fs::read_dir(corpus.join(name)).expect("each target has a corpus");

@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_dealt_with(data in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_keep_the_fuzzing_invariants(data in prop::collection::vec(any::<u8>(), 0..200)) {
         fuzzing::ng(&data);
     }
 

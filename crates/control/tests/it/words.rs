@@ -3,7 +3,7 @@
 use threadbare_control::calls::words::{Fate, Place, WORDS, documentation, missing_documentation};
 
 #[test]
-fn the_documentation_has_the_table() {
+fn the_documentation_has_the_table_of_words() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ng.md");
     let page = std::fs::read_to_string(path).expect("docs/ng.md");
     let (_, table) = page

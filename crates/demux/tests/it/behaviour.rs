@@ -90,7 +90,7 @@ fn messages_go_to_the_sinks_of_their_keys_in_order() {
 
 #[test]
 fn ready_order_precedes_a_ready_message() {
-    // The order comes by a handle, and by a stream.
+    // One order comes through a handle, another through a stream.
     let mut bench = bench();
     let sink = Basket::default();
     bench.task.run();
@@ -133,7 +133,7 @@ fn order_during_the_poll_of_the_input_is_not_missed() {
         match given {
             1 => {
                 let handle = known.get().unwrap();
-                // Of two orders, the second takes over. Earlier subscriptions of the message's key end first.
+                // Of two orders, the second one takes over. Before that, earlier subscriptions of the message's key end.
                 for sink in [Basket::default(), ordered.clone()] {
                     let guard = handle.subscribe(Target::Key(7), sink, DEFAULT).unwrap();
                     guard.detach();
@@ -151,7 +151,7 @@ fn order_during_the_poll_of_the_input_is_not_missed() {
 }
 
 #[test]
-fn more_orders_than_a_batch_takes_still_come_first() {
+fn orders_beyond_the_batch_limit_still_precede_messages() {
     let mut bench = bench();
     let sinks: Vec<Basket> = (0..5000).map(|_| Basket::default()).collect();
     let guards: Vec<_> = (0..)
@@ -217,7 +217,7 @@ fn a_second_sink_of_a_key_replaces_or_is_refused_or_gets_copies() {
 }
 
 #[test]
-fn a_blocking_sink_holds_the_message_for_itself_and_later_sinks() {
+fn a_blocking_sink_delays_the_message_for_itself_and_later_sinks() {
     let mut bench = bench_of(builder(Verdict::Remove).several_per_key());
     let sinks = [Basket::default(), Basket::with_room(1), Basket::default()];
     let mut guards: Vec<_> = sinks
@@ -268,7 +268,7 @@ fn dropped_guard_unsubscribes_after_queued_messages() {
 }
 
 #[test]
-fn a_detached_guard_leaves_the_subscription() {
+fn a_subscription_outlives_its_detached_guard() {
     let mut bench = bench();
     let sink = Basket::default();
     bench.subscribe(1, &sink, DEFAULT).detach();
@@ -297,7 +297,7 @@ fn guard_of_an_earlier_sink_does_not_end_its_successor() {
 }
 
 #[test]
-fn a_full_sink_that_blocks_holds_the_input_up() {
+fn a_full_sink_with_the_policy_block_stops_the_input() {
     let mut bench = bench();
     let (slow, other) = (Basket::with_room(0), Basket::default());
     let _guards = [
@@ -322,7 +322,7 @@ fn a_full_sink_that_blocks_holds_the_input_up() {
     assert_eq!(slow.numbers(), [1, 2]);
 }
 
-/// Operators look at the counts while the sink is blocked, and then it does not flush.
+/// Operators look at the counts while the sink is blocked, when it does not flush.
 #[test]
 fn guard_reports_dropped_messages_at_once() {
     for (policy, buffer) in [
@@ -367,7 +367,7 @@ fn dropping_policies_keep_the_first_or_the_last() {
 }
 
 #[test]
-fn without_a_buffer_drop_oldest_acts_as_drop_newest() {
+fn drop_oldest_without_a_buffer_drops_the_newest_message() {
     let mut bench = bench();
     let sink = Basket::with_room(1);
     let _guard = bench.subscribe(1, &sink, with(Policy::DropOldest, 0));
@@ -468,7 +468,7 @@ fn the_handler_decides_about_failed_sinks() {
 }
 
 #[test]
-fn a_message_that_a_sink_fails_with_is_counted() {
+fn the_message_whose_delivery_failed_is_counted() {
     let mut bench = bench_of(builder(Verdict::Keep));
     let broken = Basket::default();
     broken.inside().breaks = true;
@@ -579,7 +579,7 @@ fn sinks_are_flushed_once_a_batch_and_idle_ones_are_not_touched() {
     bench.task.run();
     bench.put(1, 0..1000);
     bench.task.run();
-    // 256 messages per batch.
+    // A batch has 256 messages.
     assert_eq!(busy.inside().flushes, 4);
     let touches = {
         let inside = idle.inside();
@@ -607,7 +607,7 @@ fn pending_flush_resumes_when_the_sink_is_woken() {
 }
 
 #[test]
-fn closing_sinks_do_not_pile_up() {
+fn the_number_of_closing_sinks_is_bounded() {
     let mut bench = bench();
     let sinks: Vec<Basket> = (0..1030).map(|_| Basket::default()).collect();
     for sink in &sinks {

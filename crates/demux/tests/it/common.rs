@@ -20,7 +20,7 @@ pub struct Broken;
 #[derive(Default)]
 pub struct Inside {
     pub taken: Vec<Message>,
-    /// Number of further messages that it takes; `None` for all.
+    /// Number of further messages that the sink takes; `None`: it takes all.
     pub room: Option<usize>,
     pub breaks: bool,
     pub keeps_flush: bool,
@@ -199,7 +199,7 @@ pub fn builder(verdict: Verdict) -> Builder<Message, Basket, Find, Plain, Judge>
     Builder::new(find as Find, Box::new(move |_: &Target<u32>, _| verdict))
 }
 
-/// A demultiplexer as a task that runs only after a wake-up, so that missing wake-ups are found.
+/// A demultiplexer as a task that is polled only after a wake-up, so that missing wake-ups are found.
 pub struct Task<O = Plain> {
     demultiplexer: Demultiplexer<Feed<Message>, Find, O, Basket, Judge>,
     wakes: Arc<Wakes>,

@@ -48,7 +48,8 @@ struct Known {
     policy: Policy,
     has_broken: bool,
     guard: Option<Guard<u32, Basket>>,
-    /// Numbers of messages with the sink's key: before its order, and before the next order for that key or the sink's end.
+    /// Number of messages with the sink's key before the sink's order (`from`), and before the next order for that key or the
+    /// sink's end (`until`).
     from: usize,
     until: Option<usize>,
 }
@@ -60,7 +61,7 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
-    fn nothing_is_lost_unsaid(
+    fn every_lost_message_is_counted(
         verdict in verdicts(),
         several in any::<bool>(),
         steps in prop::collection::vec(step(), 1..150),
@@ -103,7 +104,7 @@ proptest! {
                 }
                 Step::Unsubscribe(at) => {
                     if let Some(known) = known.get_mut(at) {
-                        // Its share of the remaining input is not known.
+                        // How many of the remaining messages the sink gets is unknown.
                         known.until.get_or_insert(0);
                         known.guard = None;
                     }

@@ -26,7 +26,7 @@ fn plan(access: Access) -> Plan {
     }
 }
 
-/// A descriptor of any kind, which is not used.
+/// Returns a descriptor of any kind, which is not used.
 fn descriptor() -> OwnedFd {
     std::io::stdin().as_fd().try_clone_to_owned().unwrap()
 }
@@ -94,7 +94,7 @@ enum Step {
     Order(u8),
     DropOldest,
     DropQueued,
-    /// Lets time pass. The first operation then writes at most this number of bytes.
+    /// Lets time pass. The first operation after that writes at most this number of bytes.
     Work(u64, usize),
 }
 
@@ -121,7 +121,7 @@ enum Twin {
 }
 
 proptest! {
-    /// The model executes each entry as a whole when the core begins it, and keeps no sums.
+    /// The model executes each entry completely when the core begins it, and has no sums.
     #[test]
     fn file_has_the_written_bytes(steps in prop::collection::vec(step(), 0..100), append in any::<bool>()) {
         let begin = if append { 100 } else { 0 };
@@ -145,7 +145,7 @@ proptest! {
                         Step::Owned(_) => core.handle_write(owned(&bytes), is_kept, now_ns),
                         _ => core.handle_write(Data::Copy(&bytes), is_kept, now_ns),
                     }
-                    // Small copies join the block before them.
+                    // A small copy joins the block before it.
                     match list.back_mut() {
                         Some(Twin::Write(block, kept))
                             if !matches!(step, Step::Owned(_))
@@ -276,7 +276,7 @@ proptest! {
 }
 
 #[test]
-fn small_writes_wait_to_be_gathered_and_no_longer() {
+fn small_writes_are_gathered_only_for_a_limited_time() {
     let mut core = open(plan(Access::Write), regular(0));
     for packet in 0..20u8 {
         core.handle_write(Data::Copy(&[packet; 172]), false, u64::from(packet));
@@ -305,7 +305,7 @@ fn a_full_block_is_written_immediately() {
 }
 
 #[test]
-fn it_syncs_by_the_clock_after_a_write() {
+fn a_written_file_is_synced_at_the_interval() {
     let mut core = open(
         Plan {
             sync_every_ns: Some(SYNC_NS),
@@ -323,9 +323,9 @@ fn it_syncs_by_the_clock_after_a_write() {
     assert_eq!(core.next_timeout(), None);
 }
 
-/// Operations on a known file return its failure, with the path and the error.
+/// If a file has failed, later operations on it return its failure, with the path and the error.
 #[test]
-fn a_failure_ends_everything() {
+fn a_failure_ends_all_operations_of_the_file() {
     let mut core = open(plan(Access::Write), regular(0));
     core.handle_write(owned(&[1; 100]), false, 0);
     core.handle_step(super::Step::Sync, 1);
@@ -385,7 +385,7 @@ fn a_pipe_has_no_positions() {
     };
     assert_eq!(writing.at, None);
     core.handle_done(0, Ok(Done::Wrote(writing, 10)));
-    // Seeking back to the beginning, as for a header, is refused.
+    // A seek back to the beginning, as for a header, is refused.
     core.handle_seek(0);
     assert!(matches!(core.poll_job(0), Some(Job::Close { .. })));
     assert_eq!(core.failure().map(Failure::errno), Some(libc::ESPIPE));

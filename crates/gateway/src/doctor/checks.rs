@@ -25,7 +25,7 @@ pub(super) fn findings(readings: &Readings, needs: &Needs) -> Vec<Finding> {
 fn descriptors(limits: Option<(u64, u64)>, needed: Option<u64>) -> Finding {
     const CHECK: &str = "open files";
     let Some((soft, hard)) = limits else {
-        let what = "the limit of open files is unknown".to_owned();
+        let what = "cannot read the limit of open files".to_owned();
         return note(CHECK, what, "ulimit -n".to_owned());
     };
     let what = format!("open files: {soft}, which Threadbare raises to {hard}");
@@ -75,7 +75,7 @@ fn backlog(connections: Option<u64>) -> Finding {
     let Some(connections) = connections else {
         return unknown(CHECK);
     };
-    let what = format!("connections that can queue: {connections} ({CHECK})");
+    let what = format!("connections that can wait for acceptance: {connections} ({CHECK})");
     if connections >= BACKLOG_GOOD {
         good(CHECK, what)
     } else {
@@ -90,10 +90,8 @@ fn backlog(connections: Option<u64>) -> Finding {
 }
 
 fn unknown(setting: &'static str) -> Finding {
-    let mend = format!(
-        "run this on the host, because containers often hide the setting: sysctl {setting}"
-    );
-    note(setting, format!("{setting} cannot be read"), mend)
+    let mend = format!("containers often hide this setting, so run on the host: sysctl {setting}");
+    note(setting, format!("cannot read the setting {setting}"), mend)
 }
 
 /// Checks that the kernel does not assign media ports to programs that ask for any port. If another program holds a media port,
@@ -178,7 +176,7 @@ fn governor(governors: &[String]) -> Finding {
         .collect();
     let Some(first) = slow.first() else {
         let what = if governors.is_empty() {
-            "CPU frequency: the system has no choice"
+            "CPU frequency: the system has no setting for it"
         } else {
             "CPU frequency: performance"
         };
@@ -204,8 +202,8 @@ fn clock_source(readings: &Readings) -> Finding {
     let is_fast = |name: &String| CLOCKS_FAST.contains(&name.as_str());
     match &readings.clock_source {
         None => {
-            let mend = format!("on the host: cat {FILE}");
-            note(CHECK, "the clock source cannot be read".to_owned(), mend)
+            let mend = format!("run on the host: cat {FILE}");
+            note(CHECK, "cannot read the clock source".to_owned(), mend)
         }
         Some(source) if is_fast(source) => good(CHECK, format!("clock source: {source}")),
         Some(source) => {
@@ -230,7 +228,7 @@ fn time(is_synchronized: Option<bool>) -> Finding {
         Some(true) => good(CHECK, "time: synchronised".to_owned()),
         Some(false) => note(
             CHECK,
-            "time: not synchronised; the times in sender reports (RTCP), CDRs and logs may be wrong".to_owned(),
+            "time: the clock is not synchronised, so the times in sender reports (RTCP), CDRs and logs may be wrong".to_owned(),
             "sudo apt install chrony".to_owned(),
         ),
         None => note(
@@ -394,8 +392,8 @@ mod tests {
             (
                 "net.core.rmem_max",
                 |r| r.rmem_max = None,
-                "cannot be read",
-                "run this on the host, because containers often hide the setting: sysctl net.core.rmem_max",
+                "cannot read the setting",
+                "containers often hide this setting, so run on the host: sysctl net.core.rmem_max",
             ),
             (
                 "open files",
@@ -440,7 +438,7 @@ mod tests {
 
     /// Virtual machines have no CPU governor, which is fine.
     #[test]
-    fn a_missing_governor_is_good() {
+    fn a_machine_without_cpu_governors_has_no_fault() {
         let mut readings = tuned();
         readings.governors.clear();
         assert!(
@@ -452,7 +450,7 @@ mod tests {
 
     /// Each address has its own ports. A port at the unspecified address is taken at all addresses.
     #[test]
-    fn ports_are_taken_at_their_address_only() {
+    fn a_port_counts_as_used_only_at_its_address() {
         let at = |bound: &str, ip: Ipv4Addr| {
             let readings = Readings {
                 bound: vec![bound.parse::<SocketAddr>().expect("an address")],

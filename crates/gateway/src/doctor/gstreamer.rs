@@ -146,7 +146,7 @@ fn load(plugin: &Path) -> miette::Result<String> {
     match output.status.success() {
         true => Ok(said),
         false if said.is_empty() => Err(miette!(
-            "it crashes the process that loads it ({})",
+            "the plugin crashes the process that loads it ({})",
             output.status
         )),
         false => Err(miette!("{said}")),

@@ -57,7 +57,8 @@ impl DoctorArgs {
         let mut findings = vec![finding::note(
             "GStreamer",
             threadbare_process::NO_GSTREAMER.to_owned(),
-            "streams run without it; `pipeline`, --stock, bench and loudness need it".to_owned(),
+            "streams work without GStreamer; `pipeline`, --stock, bench and loudness need it"
+                .to_owned(),
         )];
         findings.extend(checks::findings(&Readings::of(Path::new("/")), &needs));
         let bad = findings
@@ -90,7 +91,8 @@ fn print(findings: &[Finding], bad: usize) {
         .any(|one| one.mend.iter().any(|mend| mend.contains(SYSCTL)));
     if has_sysctl {
         println!(
-            "\nA setting of sysctl -w is lost at the next boot. To keep it, add NAME=VALUE to /etc/sysctl.d/60-threadbare.conf."
+            "\nSettings made by sysctl -w are lost at the next boot. To make them permanent, add NAME=VALUE to \
+            /etc/sysctl.d/60-threadbare.conf."
         );
     }
     match bad {

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_files_ports_and_descriptors_are_counted() {
+    fn ports_and_descriptors_that_a_configuration_needs_are_counted() {
         let text = "[[stream]]\nname = \"a\"\nlisten = \"0.0.0.0:20000\"\ndestination = \"127.0.0.1:9\"\ncount = 3\nstep = 2\n\
                     [[stream]]\nname = \"b\"\nlisten = \"127.0.0.1:7000\"\ndestination = \"127.0.0.1:9\"\nrtcp = \"mux\"\n\
                     [interfaces.default]\naddress = \"127.0.0.1\"\nports = \"30000-30999\"\n[limits]\nmax-sessions = 100\n";

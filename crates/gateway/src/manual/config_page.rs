@@ -109,10 +109,11 @@ fn is_key(line: &str) -> bool {
 }
 
 const DESCRIPTION: [&str; 2] = [
-    "The file that threadbare run and threadbare serve read. It is TOML, lists streams, has tables for the calls of a SIP proxy, or both. Unknown keys are errors, \
+    "The file that threadbare run and threadbare serve read. The file is in TOML. It lists streams, or configures the calls of a SIP \
+    proxy, or does both. Unknown keys are errors, \
      so that misspelt keys are noticed; threadbare run FILE --check lists all mistakes.",
-    "Of a stream, only name and listen are required; of calls, one table is enough. The values below are the defaults, unless the text says otherwise. \
-     SIGHUP reloads the file: changes are applied, and all else continues untouched.",
+    "For a stream, only name and listen are required. For calls, one table is enough. The values below are the defaults, unless the text says otherwise. \
+     At SIGHUP, the gateway reads the file again and applies the changes; everything else continues.",
 ];
 
 const EXAMPLES: [(&str, &str); 2] = [
@@ -126,7 +127,7 @@ mod tests {
     use threadbare_config::TABLES;
 
     #[test]
-    fn text_belongs_to_the_keys_below_it() {
+    fn a_comment_describes_the_keys_below_it() {
         let example = "# About the file.\n\n# Of the table.\n[a]\n# Both\n# lines.\nx-y = 1\n# z = 2\n\n# [[b]]\nname = \"n\"\n";
         let keys = |lines, text| Part::Keys { lines, text };
         let table = |header, text| Part::Table { header, text };

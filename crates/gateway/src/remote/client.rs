@@ -30,7 +30,8 @@ impl Client {
         let is_plain = |host: &&str| !host.is_empty() && !host.contains(['/', '?', '#', '@']);
         let Some(host) = host.filter(is_plain) else {
             return Err(miette!(
-                help = "a relay serves HTTP without TLS, such as at http://127.0.0.1:8080",
+                help =
+                    "the gateway serves HTTP without TLS; give a URL such as http://127.0.0.1:8080",
                 "--http {base}: expected http://ADDRESS:PORT"
             ));
         };
@@ -120,7 +121,7 @@ impl Client {
         let base = &self.base;
         let mut answer = answer.map_err(|error| {
             miette!(
-                help = "is `threadbare serve --http` running there?",
+                help = "check that `threadbare serve --http` runs at this address",
                 "{base} does not answer: {error}"
             )
         })?;
@@ -144,7 +145,7 @@ impl Client {
     fn unknown(&self, status: u16) -> miette::Report {
         let base = &self.base;
         miette!(
-            help = "is `threadbare serve --http` running there?",
+            help = "check that `threadbare serve --http` runs at this address",
             "{base} gave an invalid answer, with status {status}"
         )
     }

@@ -102,7 +102,11 @@ pub(super) fn cluster(status: &Value) -> String {
         _ => no.to_owned(),
     };
     let mut out = String::new();
-    let live = flag(&status["is_live"], "live", "NOT LIVE: carries nothing");
+    let live = flag(
+        &status["is_live"],
+        "live",
+        "NOT LIVE: this node carries nothing",
+    );
     // Writing to a String cannot fail.
     let _ = writeln!(out, "node      {}, {live}", text(&status["node"]));
     if !status["etcd_error"].is_null() {

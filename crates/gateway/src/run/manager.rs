@@ -50,7 +50,7 @@ impl Manager {
 
     /// Reports that the process is stopping.
     pub(super) fn stopping(&self, cause: &str) {
-        let status = format!("ends, after {cause}");
+        let status = format!("the process ends, after {cause}");
         self.tell(&[NotifyState::Stopping, NotifyState::Status(&status)]);
     }
 
@@ -72,7 +72,10 @@ impl Manager {
     /// Sends no keep-alive, because a thread is stuck. If it stays stuck, the manager restarts the process.
     pub(super) fn starve(&mut self, thread: &str) {
         self.again();
-        tracing::error!(thread, "does not answer; the watchdog gets no keep-alive");
+        tracing::error!(
+            thread,
+            "a thread does not answer, so the service manager's watchdog gets no keep-alive"
+        );
     }
 
     fn again(&mut self) {
@@ -83,7 +86,9 @@ impl Manager {
         match &self.refused {
             None => status.to_owned(),
             // A status must be one line.
-            Some(reason) => format!("{status}; the file is refused: {reason}").replace('\n', " "),
+            Some(reason) => {
+                format!("{status}; the configuration file was refused: {reason}").replace('\n', " ")
+            }
         }
     }
 
@@ -104,7 +109,7 @@ pub(super) fn status(gateway: &Gateway, config: &Config, calls: Option<usize>) -
     match (&config.serving, calls) {
         (None, _) => {}
         (Some(_), Some(calls)) => parts.push(format!("{calls} calls")),
-        (Some(_), None) => parts.push("calls are accepted".to_owned()),
+        (Some(_), None) => parts.push("new calls are accepted".to_owned()),
     }
     parts.join(", ")
 }

@@ -174,7 +174,7 @@ fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
     let end = Instant::now() + LEAVE_LIMIT;
     while Instant::now() < end {
         if let Handled::Stop(cause) = gateway.handle_for(Some(LEAVE_LOOK)) {
-            tracing::warn!(cause, "stopping at once");
+            tracing::warn!(cause, "the process stops at once");
             return;
         }
         match left.try_recv() {
@@ -183,7 +183,10 @@ fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
         }
     }
     let streams = gateway.len();
-    tracing::warn!(streams, "not all streams could be handed over in time");
+    tracing::warn!(
+        streams,
+        "not all streams were handed over to other nodes in time"
+    );
 }
 
 fn stop(gateway: Gateway) {
@@ -191,7 +194,7 @@ fn stop(gateway: Gateway) {
     if undone > 0 {
         tracing::warn!(
             streams = undone,
-            "stopped before these streams had sent all received packets"
+            "the process stopped before these streams had sent all received packets"
         );
     }
 }

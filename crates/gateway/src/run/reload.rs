@@ -37,7 +37,7 @@ impl Job {
                 "reloaded"
             ),
             Err(refused) => {
-                tracing::error!(%file, reason = %refused, "not reloaded: nothing is changed")
+                tracing::error!(%file, reason = %refused, "the configuration file is not applied, and nothing changes")
             }
         }
         done
@@ -54,7 +54,7 @@ impl Job {
         let config = read_config_for(path, &this_machine()).map_err(mistakes)?;
         let mut fixed = fixed(&self.config, &config);
         if matches!(self.elements, Elements::Stock) && self.config.streams != config.streams {
-            fixed.push("[[stream]]: streams of --stock cannot be changed".to_owned());
+            fixed.push("[[stream]]: with --stock, streams cannot be changed".to_owned());
         }
         if !fixed.is_empty() {
             return Err(NotReloaded::NeedsRestart(fixed));
@@ -132,7 +132,7 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
         let (before, after) = (before.to_string(), after.to_string());
         if before != after {
             fixed.push(format!(
-                "{key}: running with {before}, the file has {after}"
+                "{key}: the gateway runs with {before}, but the file has {after}"
             ));
         }
     };

@@ -28,7 +28,7 @@ fn at_20_ms(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
 /// A sender sends few packets with large gaps in their numbers. The concealment sends no more packets and no more audio (in the
 /// outgoing encoding) than the sender sent. 200 ms may be added once, which is the longest concealed loss.
 #[test]
-fn gaps_do_not_amplify() {
+fn gaps_in_sequence_numbers_cause_no_amplification() {
     for keys in [
         "codec = \"PCMU\"\ncodec-out = \"PCMA\"",
         "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nptime = 5",
@@ -81,7 +81,7 @@ fn gaps_do_not_amplify() {
 /// If packets of GSM, G.729 and other codecs come to streams of G.711, they are dropped, and the stream continues as without
 /// them. G.722 and L16 are accepted if the payload type selects the codec.
 #[test]
-fn other_payload_types_stop_no_stream() {
+fn packets_with_other_payload_types_stop_no_stream() {
     for keys in [
         "codec-out = \"PCMA\"",
         "codec-out = \"L16/8000/2\"",
@@ -162,7 +162,7 @@ fn empty_report(ssrc: u32) -> Vec<u8> {
 
 /// Media are not sent to the source of the report, and the true peer is latched without delay.
 #[test]
-fn a_forged_report_latches_nothing() {
+fn a_forged_rtcp_report_does_not_set_the_peers_address() {
     for ssrc in [0x1234, 0x9999] {
         let (_gateway, peer, to) = answering("");
         let stranger = socket();
@@ -182,7 +182,7 @@ fn a_forged_report_latches_nothing() {
 /// A program that restarted sends from another port, with another SSRC. It is accepted half a second after its earlier packets
 /// stopped, not after three seconds.
 #[test]
-fn a_restarted_sender_is_heard() {
+fn a_restarted_sender_is_accepted() {
     let (_gateway, peer, to) = answering("");
     for number in 0..10 {
         peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)

@@ -137,13 +137,13 @@ fn check_demo_receives_all_packets_and_reports_exactly_these_keys(elements: &[&s
 }
 
 #[test]
-fn demo_has_a_summary_for_people() {
+fn demo_prints_a_summary_without_json() {
     for elements in ELEMENTS {
-        check_demo_has_a_summary_for_people(elements);
+        check_demo_prints_a_summary_without_json(elements);
     }
 }
 
-fn check_demo_has_a_summary_for_people(elements: &[&str]) {
+fn check_demo_prints_a_summary_without_json(elements: &[&str]) {
     let output = threadbare()
         .args(["demo", "--streams", "3", "--seconds", "1"])
         .args(elements)
@@ -157,13 +157,13 @@ fn check_demo_has_a_summary_for_people(elements: &[&str]) {
         "{said}"
     );
     assert!(
-        said.contains("150  packets sent by the parties, 150 heard by the other ones"),
+        said.contains("150  packets sent by the parties, and 150 received by the other parties"),
         "{said}"
     );
 }
 
 #[test]
-fn demo_ends_early_with_a_report() {
+fn an_interrupted_demo_still_prints_its_report() {
     let child = threadbare()
         .args(["demo", "--streams", "2", "--seconds", "3600", "--json"])
         .stdout(Stdio::piped())
@@ -334,10 +334,10 @@ fn warnings_of_elements_name_their_stream_and_do_not_fill_the_log() {
     for _ in 0..300 {
         from.send_to(b"not RTP", streams[0].0).expect("sent");
     }
-    let mut warnings = vec![running.wait_for("a warning from the stream")];
+    let mut warnings = vec![running.wait_for("an element of the stream posted a warning")];
     from.send_to(b"not RTP", streams[1].0).expect("sent");
     while warnings.last().is_none_or(|last| last["stream"] != "other") {
-        let (warning, between) = running.wait_past("a warning from the stream");
+        let (warning, between) = running.wait_past("an element of the stream posted a warning");
         assert!(!between.contains("WARN"), "{between}");
         warnings.push(warning);
     }
@@ -350,13 +350,13 @@ fn warnings_of_elements_name_their_stream_and_do_not_fill_the_log() {
 }
 
 #[test]
-fn sigint_stops_too() {
+fn sigint_stops_the_gateway_like_sigterm() {
     for elements in ELEMENTS {
-        check_sigint_stops_too(elements);
+        check_sigint_stops_the_gateway_like_sigterm(elements);
     }
 }
 
-fn check_sigint_stops_too(elements: &[&str]) {
+fn check_sigint_stops_the_gateway_like_sigterm(elements: &[&str]) {
     let config = format!(
         "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:{}\"\ndestination = \"127.0.0.1:9\"\n",
         free_port()
@@ -548,7 +548,7 @@ fn doctor_names_missing_packages() {
 }
 
 #[test]
-fn doctor_says_why_a_plugin_does_not_load() {
+fn doctor_states_why_a_plugin_does_not_load() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("libgstthreadbare.so"), "no plugin").expect("written");
     let output = threadbare()
@@ -822,7 +822,7 @@ fn failed_start_is_not_reported_as_running() {
     );
     running.signal(Signal::SIGUSR1);
     assert_eq!(
-        running.wait_for("not running, waiting for a restart")["stream"],
+        running.wait_for("the stream is not running; it waits for its restart")["stream"],
         "taken"
     );
 }
@@ -830,7 +830,7 @@ fn failed_start_is_not_reported_as_running() {
 /// The statistics list all streams, even if there are many. Streams send from the sockets that they listen on, so that no
 /// stream takes another one's port.
 #[test]
-fn statistics_are_of_all_streams() {
+fn statistics_cover_all_streams() {
     const STREAMS: usize = 210;
     // An address that no other test uses, so that the gateway finds its ports free.
     let reserved = (0..STREAMS)

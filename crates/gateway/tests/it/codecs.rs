@@ -333,7 +333,7 @@ fn symmetric_mode_answers_the_latched_peer() {
 
 /// Packets are joined and split without any change of a byte.
 #[test]
-fn another_packet_time_is_byte_exact() {
+fn a_change_of_the_packet_time_keeps_every_byte() {
     for (ptime, bytes) in [(10, 80), (30, 240), (60, 480)] {
         let (_gateway, from, to, answer) = call(&format!("codec = \"PCMU\"\nptime = {ptime}"));
         // Send a whole packet time, so that nothing is left over.
@@ -359,7 +359,7 @@ fn another_packet_time_is_byte_exact() {
 
 /// PCMU -> Opus -> L16/16000 -> PCMA -> L16 at 44100 Hz -> Opus -> PCMU, all in one gateway.
 #[test]
-fn all_codecs_in_a_row() {
+fn a_tone_passes_a_chain_of_all_codecs() {
     for_all_elements(|elements| {
         let answer = socket();
         let from = socket();

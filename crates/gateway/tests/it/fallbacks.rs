@@ -150,7 +150,7 @@ fn statistics(running: &mut Running) -> Value {
 /// The inputs are the sender, another sender with another codec, and a file. The stream uses them in turn, and returns to the
 /// first one. Log and statistics name the active input.
 #[test]
-fn the_best_input_is_heard_and_named() {
+fn the_best_input_is_sent_and_named_in_the_log() {
     let (main, other, mut far_end) = (address(), address(), FarEnd::new());
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("please-wait.wav");
@@ -197,7 +197,11 @@ fn the_best_input_is_heard_and_named() {
     assert_change(running.wait_for("the input is silent"), 0, 2);
     assert!(far_end.wait_for(FILE_HZ));
     let talker = Talker::start(main, 0, MAIN_HZ);
-    assert_change(running.wait_for("a better input is back"), 2, 0);
+    assert_change(
+        running.wait_for("the stream returns to a better input"),
+        2,
+        0,
+    );
     assert!(far_end.wait_for(MAIN_HZ));
     let stats = statistics(&mut running);
     assert_eq!(

@@ -192,7 +192,7 @@ fn measurements_equal_loudgains() {
 }
 
 #[test]
-fn the_reports_keys_are_these_in_this_order() {
+fn the_json_report_has_the_documented_keys_in_order() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = programme(directory.path(), "a.wav", 1, 8_000, 4);
     let output = loudness(&[&"--json", &"--target", &"-23", &file]);
@@ -466,7 +466,11 @@ fn a_missing_decoder_is_named() {
         .expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    for words in ["missing decoder", "FLAC", "gstreamer1.0-plugins-good"] {
+    for words in [
+        "needs a decoder that is not installed",
+        "FLAC",
+        "gstreamer1.0-plugins-good",
+    ] {
         assert!(said.contains(words), "{words:?} is not in {said}");
     }
 }

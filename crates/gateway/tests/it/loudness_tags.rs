@@ -193,7 +193,7 @@ fn opus_gets_loudgains_gains_and_no_other_change() {
 }
 
 #[test]
-fn formats_without_such_tags_are_refused_before_anything_is_written() {
+fn formats_without_the_requested_tags_are_refused_before_any_write() {
     let directory = tempfile::tempdir().expect("a directory");
     let flac = song(directory.path(), "a.flac", 0.2);
     let whole = std::fs::read(&flac).expect("read");
@@ -306,7 +306,7 @@ fn a_file_that_cannot_be_written_stays_intact_and_others_are_tagged() {
 }
 
 #[test]
-fn an_album_needs_several_files_and_all_of_them() {
+fn an_album_is_tagged_only_if_all_of_several_files_were_measured() {
     let directory = tempfile::tempdir().expect("a directory");
     let one = song(directory.path(), "one.flac", 0.2);
     let whole = std::fs::read(&one).expect("read");

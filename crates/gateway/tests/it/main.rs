@@ -68,6 +68,8 @@ mod serve_xdp;
 #[cfg(feature = "gstreamer")]
 mod service_manager;
 #[cfg(feature = "gstreamer")]
+mod srtp_streams;
+#[cfg(feature = "gstreamer")]
 mod streams;
 #[cfg(feature = "gstreamer")]
 mod tones;

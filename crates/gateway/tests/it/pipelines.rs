@@ -80,7 +80,7 @@ fn decoded(payload_type: u8, payload: &[u8]) -> Vec<f64> {
 
 /// This works with all codecs, and with all formats that the elements accept.
 #[test]
-fn the_audio_goes_through_the_elements() {
+fn the_audio_of_a_stream_passes_through_the_elements() {
     let half = "audioamplify amplification=0.5";
     let narrow = format!("capsfilter caps=audio/x-raw,format=S16LE,rate=8000 ! {half}");
     let twice = format!("{half} ! ts-queue context=gateway-0 ! {half}");
@@ -140,7 +140,7 @@ fn the_audio_goes_through_the_elements() {
 
 /// A failing element ends its stream's run, with the reason. The stream restarts, and the others are not affected.
 #[test]
-fn an_error_restarts_the_stream_alone() {
+fn an_error_of_an_element_restarts_only_its_stream() {
     let (broken, fine) = (address(), address());
     let (answer, other) = (socket(), socket());
     let config = "[restart]\nfirst = 20\nmax = 20\n".to_owned()
@@ -189,7 +189,7 @@ fn an_error_restarts_the_stream_alone() {
 
 /// At the end, elements release what they hold: `audioloudnorm` delays by 3 s.
 #[test]
-fn queued_data_leaves_at_the_end() {
+fn audio_queued_in_elements_is_sent_when_the_stream_ends() {
     let (listen, answer) = (address(), socket());
     let keys = "codec-out = \"PCMA\"\npipeline = \"audioloudnorm loudness-target=-23\"";
     let (mut running, _directory) = Running::start(&stream("a", listen, &answer, keys), &[]);
@@ -209,7 +209,7 @@ fn queued_data_leaves_at_the_end() {
 
 /// A fallback's tone passes through the elements too.
 #[test]
-fn a_fallback_goes_through_the_elements() {
+fn the_audio_of_a_fallback_passes_through_the_elements() {
     let (listen, answer) = (address(), socket());
     let keys = "pipeline = \"audioamplify amplification=0.5\"\n[[stream.fallback]]\ntone = 440\ntimeout = 100";
     let (mut running, _directory) = Running::start(&stream("a", listen, &answer, keys), &[]);
@@ -227,7 +227,7 @@ fn a_fallback_goes_through_the_elements() {
 
 /// Streams with elements need no additional threads.
 #[test]
-fn elements_have_no_thread() {
+fn elements_of_a_stream_start_no_thread() {
     let start = |count: usize| {
         let answer = socket();
         let keys = "codec-out = \"PCMA\"\npipeline = \"audioamplify amplification=0.5\"";

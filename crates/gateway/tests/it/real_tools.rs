@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use crate::common::{Running, free_port, knock, rtp, socket};
 use nix::sys::signal::Signal;
 use rtp_types::RtpPacket;
+use threadbare_rtp::srtp::{Crypto, MasterKey, Suite};
 
 /// A codec with its names in the gateway, in ffmpeg and in SDP.
 struct Codec {
@@ -44,23 +45,38 @@ const OPUS: Codec = Codec {
 const TONE_HZ: u32 = 440;
 
 #[test]
-fn ffmpeg_pcmu_in_pcma_out() {
+fn pcmu_of_ffmpeg_is_converted_to_pcma() {
     tone_goes_through(&PCMU, &PCMA);
 }
 
 #[test]
-fn ffmpeg_pcma_in_pcmu_out() {
+fn pcma_of_ffmpeg_is_converted_to_pcmu() {
     tone_goes_through(&PCMA, &PCMU);
 }
 
 #[test]
-fn ffmpeg_pcmu_in_opus_out() {
+fn pcmu_of_ffmpeg_is_converted_to_opus() {
     tone_goes_through(&PCMU, &OPUS);
 }
 
 #[test]
-fn ffmpeg_opus_in_pcma_out() {
+fn opus_of_ffmpeg_is_converted_to_pcma() {
     tone_goes_through(&OPUS, &PCMA);
+}
+
+#[test]
+fn srtp_of_ffmpeg_is_converted_and_encrypted_with_another_key() {
+    let keys = [1, 2].map(|seed: u8| {
+        let random = std::array::from_fn(|at| seed.wrapping_mul(31).wrapping_add(at as u8));
+        let key = MasterKey::from_random(Suite::AesCm128HmacSha1_80, &random);
+        let crypto = Crypto {
+            tag: 1,
+            key,
+            lifetime_packets: None,
+        };
+        crypto.to_value().to_string()
+    });
+    tone_goes_between(&PCMU, &PCMA, Some(&keys));
 }
 
 #[test]
@@ -150,10 +166,28 @@ fn tshark_reads_clean_rtcp() {
 
 /// ffmpeg sends a tone in one codec, and receives it in another.
 fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
+    tone_goes_between(codec_in, codec_out, None);
+}
+
+/// [`tone_goes_through`], with SRTP if there are keys: values of `a=crypto` for the input and the output.
+fn tone_goes_between(codec_in: &Codec, codec_out: &Codec, keys: Option<&[String; 2]>) {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let hear_at = free_port();
-    let (mut running, directory) =
-        Running::start(&config(codec_in, codec_out, listen, hear_at), &[]);
+    let key_files = tempfile::tempdir().expect("a folder");
+    let mut text = config(codec_in, codec_out, listen, hear_at);
+    for (setting, value) in ["srtp-in-key-file", "srtp-out-key-file"]
+        .iter()
+        .zip(keys.into_iter().flatten())
+    {
+        let file = key_files.path().join(setting);
+        std::fs::write(&file, value.strip_prefix("1 ").expect("the tag")).expect("written");
+        text += &format!("\n{setting} = \"{}\"\n", file.display());
+    }
+    let (profile, crypto) = match keys {
+        Some([_, output]) => ("RTP/SAVP", format!("a=crypto:{output}\n")),
+        None => ("RTP/AVP", String::new()),
+    };
+    let (mut running, directory) = Running::start(&text, &[]);
     running.wait_for("running");
 
     let sdp = directory.path().join("hear.sdp");
@@ -161,7 +195,7 @@ fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
         &sdp,
         format!(
             "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=test\nc=IN IP4 127.0.0.1\nt=0 0\n\
-             m=audio {hear_at} RTP/AVP {0}\na=rtpmap:{0} {1}\n",
+             m=audio {hear_at} {profile} {0}\na=rtpmap:{0} {1}\n{crypto}",
             codec_out.payload_type, codec_out.rtpmap
         ),
     )
@@ -169,7 +203,7 @@ fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
     let heard = directory.path().join("heard.raw");
     let hear = ffmpeg(|ffmpeg| {
         ffmpeg
-            .args(["-protocol_whitelist", "file,rtp,udp", "-i"])
+            .args(["-protocol_whitelist", "file,rtp,srtp,udp", "-i"])
             .arg(&sdp)
             .args(["-t", "1", "-f", "s16le", "-ar", "8000", "-ac", "1"])
             .arg(&heard)
@@ -180,11 +214,24 @@ fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
             .args(["-re", "-f", "lavfi", "-i", &tone])
             .args(codec_in.ffmpeg)
             .args(["-payload_type", &codec_in.payload_type.to_string()])
-            .args([
-                "-f",
-                "rtp",
-                &format!("rtp://{listen}?pkt_size={}", codec_in.packet_bytes),
-            ])
+            .args(["-f", "rtp"]);
+        let scheme = match keys {
+            Some([input, _]) => {
+                let (_, key) = input.rsplit_once(':').expect("a key");
+                ffmpeg.args([
+                    "-srtp_out_suite",
+                    "AES_CM_128_HMAC_SHA1_80",
+                    "-srtp_out_params",
+                    key,
+                ]);
+                "srtp"
+            }
+            None => "rtp",
+        };
+        ffmpeg.arg(format!(
+            "{scheme}://{listen}?pkt_size={}",
+            codec_in.packet_bytes
+        ))
     });
     let hear = hear.finish();
     drop(say);

@@ -659,7 +659,7 @@ fn calls_are_recorded_as_configured_or_requested() {
 
 /// Only owner and group may read recorded media and the names of calls.
 #[test]
-fn recordings_are_unreadable_for_others() {
+fn other_users_cannot_read_recordings() {
     for (keys, of_files) in [("", 0o640), (", permissions = \"0600\"", 0o600)] {
         let gateway = Gateway::start(&format!(
             "[calls]\nrecord = {{ to = \"DIR/{{date}}/{{call}}-{{id}}\"{keys} }}\n[timeouts]\ndelete-delay = 0\n"
@@ -1338,7 +1338,7 @@ fn no_sample_is_lost_between_files() {
 /// Each byte is recorded unchanged. Decoding and encoding would change µ-law's minus zero (ITU-T G.711, table 2b: 0x7f) to plus
 /// zero.
 #[test]
-fn codes_are_recorded_unchanged() {
+fn g711_is_recorded_without_decoding() {
     let records = |name: &str, codec: &str| {
         let record = "{ to = \"DIR/{name}.wav\", format = \"wav-g711\" }";
         stream(name, codec, record)
@@ -1578,7 +1578,7 @@ fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
 /// While the store is unreachable, recordings stay in the folder, even if the gateway is killed. When the store is back, it
 /// gets all recordings byte for byte, and the folder is empty.
 #[test]
-fn recordings_wait_for_the_store_and_then_leave_the_disk() {
+fn recordings_stay_on_the_disk_until_the_store_has_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let port = free_port();
     let (table, listen) = stream(

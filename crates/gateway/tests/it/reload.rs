@@ -153,7 +153,7 @@ const CALLS: &str = "[ng]\nlisten = \"127.0.0.1:0\"\n\
     [interfaces.inside]\naddress = \"127.0.0.2\"\nports = \"20000-59999\"\n";
 
 #[test]
-fn a_file_carries_streams_and_calls() {
+fn one_file_configures_streams_and_calls() {
     let mut line = Line::new("a");
     let mut gateway = Gateway::start(&format!("{CALLS}{}", line.toml("")));
     let ng = gateway.ng();
@@ -173,7 +173,7 @@ fn a_file_carries_streams_and_calls() {
 /// One stream stays, one changes, one ends, and one starts. For its receiver, the unchanged one stays a single RTP stream (RFC
 /// 3550, section 5.1).
 #[test]
-fn only_changes_are_applied() {
+fn a_reload_affects_only_changed_streams() {
     let [mut stays, mut changes, ends, mut begins] = ["a", "b", "c", "d"].map(Line::new);
     let all = [stays.toml(""), changes.toml(""), ends.toml("")].concat();
     let mut gateway = Gateway::start(&all);
@@ -212,7 +212,10 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
     line.runs();
     let (ssrc, sequence) = line.pass();
     let mistaken = config.replace("PCMA", "PCMB");
-    let told = gateway.reload(&mistaken, "not reloaded: nothing is changed");
+    let told = gateway.reload(
+        &mistaken,
+        "the configuration file is not applied, and nothing changes",
+    );
     assert!(
         told["reason"]
             .as_str()
@@ -223,14 +226,17 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
         "[contexts]\nwait = 40\n[ng]\n{}",
         config.replace("name = \"a\"", "name = \"b\"")
     );
-    let told = gateway.reload(&slower, "not reloaded: nothing is changed");
+    let told = gateway.reload(
+        &slower,
+        "the configuration file is not applied, and nothing changes",
+    );
     let keys = told["reason"].as_str().expect("the keys");
     assert!(
-        keys.contains("[contexts] wait: running with 20, the file has 40"),
+        keys.contains("[contexts] wait: the gateway runs with 20, but the file has 40"),
         "{keys}"
     );
     assert!(
-        keys.contains("[ng]: running with no calls, the file has calls"),
+        keys.contains("[ng]: the gateway runs with no calls, but the file has calls"),
         "{keys}"
     );
     assert_eq!(line.pass(), (ssrc, sequence.wrapping_add(1)));
@@ -279,7 +285,8 @@ fn reload_by_http_returns_its_changes() {
     let (status, told) = reload(&format!("[contexts]\ncount = 2\n{more}"));
     let detail = told["detail"].as_str().expect("why");
     assert!(
-        status == 409 && detail.contains("[contexts] count: running with 1, the file has 2"),
+        status == 409
+            && detail.contains("[contexts] count: the gateway runs with 1, but the file has 2"),
         "{told}"
     );
     gateway.running.signal(Signal::SIGTERM);

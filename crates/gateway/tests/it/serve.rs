@@ -323,7 +323,7 @@ fn a_codec_that_one_side_lacks_is_converted() {
 
 /// RFC 4568: B uses SRTP, and A does not.
 #[test]
-fn one_side_is_encrypted() {
+fn a_call_may_be_encrypted_on_one_side_only() {
     for suite in [Suite::AesCm128HmacSha1_80, Suite::AeadAes256Gcm] {
         let mut relay = Relay::start(&[]);
         let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
@@ -435,7 +435,7 @@ fn calls_end_when_the_relay_ends() {
 }
 
 #[test]
-fn sessions_are_bounded_and_errors_name_the_value() {
+fn calls_beyond_max_sessions_are_refused_with_the_limit() {
     let mut relay = Relay::start(&["--max-sessions", "1"]);
     let a = Party::new(0, A_HZ);
     relay.pass("offer", json!({}), &a.sdp(PCMU, ""));

@@ -104,7 +104,7 @@ fn a_recording_server_gets_one_side_in_the_servers_codec() {
 
 /// Each side has a separate m= line. A second subscriber does not disturb the first one.
 #[test]
-fn several_listen_to_both_sides() {
+fn several_subscribers_get_both_sides() {
     let mut relay = Relay::start(&[]);
     let (mut a, mut b) = call(&mut relay);
     hear_each_other(&mut a, &mut b);

@@ -241,7 +241,7 @@ fn only_exceptions_in_a_denied_network_get_media() {
         assert_eq!(party.recv(&mut [0; 2048]).is_err(), is_denied, "{host}");
         let warning = offered.as_str().unwrap_or_default();
         assert_eq!(
-            warning.contains("denied by configuration"),
+            warning.contains("the configuration denies media"),
             is_denied,
             "{host}: {warning}"
         );
@@ -302,7 +302,7 @@ fn a_call_made_by_http_reaches_no_service() {
 
 /// Scene: an accomplice sends requests as media, so that the relay forwards them to its own control port.
 #[test]
-fn the_control_port_takes_no_requests_from_calls() {
+fn the_control_port_ignores_requests_from_ports_of_calls() {
     let mut scene = Scene::new();
     let ng = scene.relay.ng().port();
     let delete = |_| b"q1 d7:call-id6:victim7:command6:delete12:delete-delayi0ee".to_vec();
@@ -360,7 +360,7 @@ fn call_routed_through_the_relay_twice_has_audio() {
 
 /// If two calls send to each other, a datagram would loop for ever.
 #[test]
-fn calls_that_would_send_in_circles_are_warned_of() {
+fn calls_that_would_send_in_circles_cause_a_warning() {
     let mut scene = Scene::new();
     let line = "m=image PORT udptl t38";
     let ask = |relay: &mut Relay, command: &str, call: &str, port: u16| {
@@ -373,7 +373,10 @@ fn calls_that_would_send_in_circles_are_warned_of() {
     // The address is the call's own port, and then the port of the call's other side.
     let (_, warning) = ask(&mut scene.relay, "answer", "1", b1);
     let text = warning.as_str().expect("a warning");
-    assert!(text.contains("is forwarded back"), "{text}");
+    assert!(
+        text.contains("would return to a port of the same call"),
+        "{text}"
+    );
     let (a1, _) = ask(&mut scene.relay, "answer", "1", 4002);
     let (b2, _) = ask(&mut scene.relay, "offer", "2", a1);
     let (a2, _) = ask(&mut scene.relay, "answer", "2", b1);
@@ -381,5 +384,8 @@ fn calls_that_would_send_in_circles_are_warned_of() {
     ask(&mut scene.relay, "offer", "1", b2);
     let (_, warning) = ask(&mut scene.relay, "answer", "1", a2);
     let text = warning.as_str().expect("a warning");
-    assert!(text.contains("is forwarded back"), "{text}");
+    assert!(
+        text.contains("would return to a port of the same call"),
+        "{text}"
+    );
 }

@@ -22,7 +22,7 @@ fn token_file(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn with_a_token_only_health_is_open() {
+fn with_a_token_only_health_requests_need_no_token() {
     let (_folder, path) = token_file("0123456789abcdef-x\n");
     let mut relay = Relay::start(&["--http-token-file", path.to_str().expect("UTF-8")]);
     for path in ["/healthz", "/readyz"] {
@@ -228,7 +228,7 @@ fn a_call_is_ended_and_its_ports_are_closed() {
 }
 
 #[test]
-fn the_ng_protocol_is_answered_as_by_udp() {
+fn ng_requests_by_http_get_the_same_replies_as_by_udp() {
     let mut relay = Relay::start(&[]);
     let kind = "Content-Type: application/x-rtpengine-ng\r\n";
     let pong = relay.request("POST", "/ng", kind, b"7_1 d7:command4:pinge");
@@ -614,7 +614,7 @@ fn a_hundred_requests_at_a_time_are_answered() {
 /// RFC 6455: the handshake's answer for the key of its section 1.3, and frames of section 5.2. A client masks its
 /// messages.
 #[test]
-fn the_ng_protocol_is_spoken_by_websocket() {
+fn ng_requests_are_answered_by_websocket() {
     let relay = Relay::start(&[]);
     let mut stream = std::net::TcpStream::connect(relay.http).expect("it listens");
     stream.set_read_timeout(Some(LIMIT)).expect("valid");
@@ -714,7 +714,7 @@ fn every_route_is_described() {
 }
 
 #[test]
-fn calls_are_seen_and_ended_from_a_shell() {
+fn calls_can_be_listed_and_ended_from_a_shell() {
     let (_folder, path) = token_file("0123456789abcdef");
     let token = path.to_str().expect("UTF-8").to_owned();
     let mut relay = Relay::start(&["--http-token-file", &token]);

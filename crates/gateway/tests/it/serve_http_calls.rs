@@ -64,7 +64,7 @@ fn as_alaw(code: u8) -> u8 {
 }
 
 #[test]
-fn two_parties_in_plain_words_hear_each_other() {
+fn parties_described_without_sdp_hear_each_other() {
     let relay = Relay::start(&[]);
     let (made, [mut a, mut b]) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
     assert_eq!((a.payload_type, b.payload_type), (0, 8));
@@ -100,7 +100,7 @@ fn dynamic_codecs_get_their_payload_type() {
 }
 
 #[test]
-fn two_descriptions_of_sip_are_joined() {
+fn a_call_can_be_made_from_two_session_descriptions() {
     let relay = Relay::start(&[]);
     let [a, b] = parties();
     let answer = sdp(&b).replace("RTP/AVP 0", "RTP/AVP 8");
@@ -343,7 +343,7 @@ fn files_are_played_and_calls_recorded() {
 }
 
 #[test]
-fn parties_are_redescribed_during_a_call() {
+fn new_descriptions_of_the_parties_apply_to_a_running_call() {
     let relay = Relay::start(&[]);
     let (made, [mut a, b]) = call(&relay, ["PCMU/8000", "PCMU/8000"]);
     hear(&mut a, &b, LOUD, |one| one.payload == [LOUD; 160]);

@@ -170,7 +170,7 @@ fn recorded_call_can_be_listened_to() {
 
 /// Another test, in `http/listen/call.rs`, checks what a slow listener misses.
 #[test]
-fn slow_listener_delays_no_one() {
+fn a_slow_listener_delays_neither_the_call_nor_other_listeners() {
     let relay = Relay::start(&[]);
     let (made, parties) = call(&relay, ["PCMU/8000", "PCMU/8000"]);
     let _talk = Talk::start(parties, CODES);
@@ -209,7 +209,7 @@ fn refused_listener_gets_the_reason() {
         let problem = relay.get(&format!("{path}/listen")).problem(status);
         problem["detail"].as_str().expect("a text").to_owned()
     };
-    assert!(refused(&relay, "/v1/calls/nobody", 404).contains("no such call"));
+    assert!(refused(&relay, "/v1/calls/nobody", 404).contains("does not exist"));
     let [a, b] = parties();
     // The call is ringing.
     let offered = relay.offer("rings", &a);
@@ -222,7 +222,7 @@ fn refused_listener_gets_the_reason() {
     let path = ilbc["path"].as_str().expect("a path");
     let said = refused(&relay, path, 409);
     assert!(
-        said.contains("iLBC/8000 is passed on, and not decoded here"),
+        said.contains("the gateway forwards iLBC/8000 without decoding it"),
         "{said}"
     );
     // In a call with audio and video, the audio is found in any order.

@@ -211,7 +211,7 @@ fn level(samples: &[f64], rate_hz: f64) -> (f64, f64) {
 }
 
 #[test]
-fn files_of_each_format_are_heard() {
+fn files_of_each_format_are_played() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
     let made = [
@@ -341,7 +341,7 @@ fn file_is_played_to_the_offerer_before_the_answer() {
 
 /// Other programs write WAV through a pipe, with G.711, and with chunks of odd lengths.
 #[test]
-fn wav_files_of_other_programs_are_heard() {
+fn wav_files_of_other_programs_are_played() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
     write_tone(&path("in.wav"), 8000, 1, 1);
@@ -616,7 +616,7 @@ fn recordings_pause_end_with_the_call_and_are_discarded() {
 }
 
 #[test]
-fn a_killed_relay_leaves_a_file_that_others_read() {
+fn the_recording_of_a_killed_relay_can_be_read_by_other_programs() {
     let directory = tempfile::tempdir().expect("a directory");
     let folder = directory.path().display().to_string();
     let mut relay = Relay::start(&["--recording-dir", &folder]);

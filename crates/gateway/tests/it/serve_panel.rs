@@ -97,7 +97,7 @@ fn hold_mute_and_recording_are_shown() {
 
 /// There is at most one point every five seconds. The tests in `quality_history.rs` check the values.
 #[test]
-fn last_minutes_are_returned() {
+fn history_of_a_call_has_its_last_minutes() {
     let relay = Relay::start(&[]);
     let (made, [mut a, mut b]) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
     // While a client waits for events, calls are checked every two seconds.

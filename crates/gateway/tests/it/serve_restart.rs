@@ -184,7 +184,7 @@ fn srtp_continues_with_the_same_keys() {
 }
 
 #[test]
-fn transcoding_continues() {
+fn transcoding_continues_after_a_restart() {
     let (mut relay, _folder) = with_state();
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(8, B_HZ));
     let rules = json!({"codec": {"mask": ["PCMU"], "transcode": ["PCMA"]}});
@@ -226,7 +226,7 @@ fn held_party_stays_held_and_a_pending_offer_is_answered() {
 
 /// Media that are only forwarded continue, and so do a party's mutes.
 #[test]
-fn other_media_and_mutes_continue() {
+fn other_media_and_mutes_continue_after_a_restart() {
     const LINES: &str =
         "m=audio PORT RTP/AVP 0\r\nm=video VIDEO RTP/AVP 96\r\na=rtpmap:96 VP8/90000";
     let (mut relay, _folder) = with_state();
@@ -336,7 +336,7 @@ fn tones(heard: &[f64]) -> Vec<Option<usize>> {
 
 /// The playback to a caller continues from the last saved state, which is at most a second old, and runs to its end.
 #[test]
-fn playback_continues() {
+fn playback_continues_after_a_restart() {
     let (mut relay, folder) = with_state();
     let file = folder.path().join("scale.wav");
     write_scale(&file);
@@ -413,7 +413,7 @@ fn missing_file_of_a_playback_is_reported() {
 }
 
 #[test]
-fn time_outs_keep_counting() {
+fn time_outs_include_the_time_of_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut relay = Relay::start(&["--state", &state(&folder), "--timeout", "2"]);
     let (mut a, mut b, _) = call(&mut relay, "1");
@@ -431,7 +431,7 @@ fn time_outs_keep_counting() {
 }
 
 #[test]
-fn a_call_whose_port_is_taken_is_dropped_alone() {
+fn only_the_call_whose_port_is_taken_is_dropped() {
     let (mut relay, _folder) = with_state();
     let (mut a, mut b, ports) = call(&mut relay, "1");
     let (mut c, mut d, _) = call(&mut relay, "2");
@@ -470,13 +470,13 @@ fn full_disk_is_reported_and_recovered_from() {
     }
     let line = relay
         .running
-        .wait_for("cannot save calls: if this process ends now, they are lost");
+        .wait_for("cannot save calls; if the process ends now, these calls are lost");
     assert_eq!(line["level"], "ERROR");
     hear_each_other(&mut a, &mut b);
     relay.limit_files("unlimited");
     relay
         .running
-        .wait_for("saved calls are written in time again");
+        .wait_for("calls are saved without delay again");
     let log = relay.restart(Signal::SIGKILL);
     let back = log.lines().find(|line| line.contains("calls restored"));
     let back: Value = serde_json::from_str(back.expect(&log)).expect("JSON");
@@ -540,7 +540,7 @@ fn systemd_sets_the_folder_and_a_file_in_use_is_refused() {
     let path = folder.path().join("calls.redb");
     assert!(path.is_file());
     let said = refused(&path);
-    assert!(said.contains("another process has it open"), "{said}");
+    assert!(said.contains("another process uses the file"), "{said}");
 }
 
 /// If the gateway refused to start, all future calls would fail. If it starts, only the calls in the damaged file are lost.
@@ -554,9 +554,8 @@ fn a_damaged_file_is_renamed_and_the_gateway_starts() {
         "--state".to_owned(),
         path.to_str().expect("a text").to_owned(),
     ]));
-    let line = running.wait_for(
-        "the file of saved calls is damaged: it is renamed, and the calls in it are lost",
-    );
+    let line =
+        running.wait_for("the state file is damaged: it was renamed, and its calls are lost");
     assert_eq!(line["level"], "ERROR", "{line}");
     running.wait_for("serving");
     let aside = folder.path().join("calls.redb.damaged");

@@ -119,7 +119,7 @@ fn a_stranger_that_never_stops_starves_no_call() {
 
 /// Scene: a phone of an earlier call still sends to B's port when the offer opens it.
 #[test]
-fn packets_between_offer_and_answer_latch_nothing() {
+fn packets_between_offer_and_answer_set_no_address() {
     let mut relay = Relay::start(&[]);
     let mut scenes = Vec::new();
     let ways = ways()
@@ -157,7 +157,7 @@ fn packets_between_offer_and_answer_latch_nothing() {
 
 /// After an SDP with another address, media go to that address (RFC 3264, section 8.3.1), even if the old source still sends.
 #[test]
-fn a_new_address_is_followed_while_the_old_source_sends() {
+fn a_new_address_is_accepted_while_the_old_source_still_sends() {
     let mut relay = Relay::start(&[]);
     let mut scenes = Vec::new();
     for (way, keys) in ways() {
@@ -308,7 +308,7 @@ fn a_call_moves_from_a_stranger_to_the_signalled_address() {
 
 /// Scene: A sends, is silent for four seconds, and sends again. The unknown host sends from the pause onwards.
 #[test]
-fn a_pause_hands_a_call_to_no_stranger() {
+fn no_stranger_takes_a_call_during_a_pause() {
     let mut relay = Relay::start(&[]);
     let mut scenes = Vec::new();
     let mut hidden = Vec::new();
@@ -395,7 +395,7 @@ fn events_under_another_ssrc_arrive_as_events() {
 
 /// docs/ng.md, `media-handover`: another host is accepted after the old address is silent for 0.5 s.
 #[test]
-fn a_handover_is_followed_by_request_only() {
+fn another_host_replaces_a_party_only_with_media_handover() {
     let mut relay = Relay::start(&[]);
     let mut scenes = Vec::new();
     for (name, keys) in [
@@ -534,7 +534,7 @@ fn a_stranger_before_the_first_packet_takes_no_stream_with_sources() {
 /// docs/gateway.md: a stream without `sources` has no signalled address. Another host takes over after three seconds of silence;
 /// with `latch-window`, it never does.
 #[test]
-fn the_first_sender_has_a_stream_without_sources() {
+fn a_stream_without_sources_accepts_its_first_sender() {
     let mut file = String::new();
     let mut scenes = Vec::new();
     for (name, window) in WINDOWS {

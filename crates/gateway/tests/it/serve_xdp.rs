@@ -95,7 +95,7 @@ fn all_kinds_of_calls_use_the_rings() {
 
 /// The far end's receiver can decrypt the media (RFC 4568 and 3711).
 #[test]
-fn an_encrypted_side_is_understood() {
+fn an_encrypted_side_can_decrypt_packets_that_left_through_the_rings() {
     let Some(link) = Link::new() else { return };
     let mut relay = by_rings(&[]);
     let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));
@@ -179,7 +179,7 @@ fn the_capabilities_of_the_documentation_are_enough() {
 
 /// After a kill, the next process uses the rings at once, and the streams continue.
 #[test]
-fn calls_use_the_rings_after_a_kill() {
+fn calls_use_the_rings_again_after_the_gateway_was_killed() {
     let Some(link) = Link::new() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("calls.redb").display().to_string();

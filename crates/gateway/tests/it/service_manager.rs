@@ -101,7 +101,8 @@ fn start_reload_and_stop_are_reported() {
     assert_eq!(service.told()[0], "RELOADING=1");
     let told = service.told();
     assert_eq!(told[0], "READY=1");
-    let says = "2 of 2 streams run; the file is refused: the file has mistakes: line ";
+    let says =
+        "2 of 2 streams run; the configuration file was refused: the file has mistakes: line ";
     assert!(status(&told).starts_with(says), "{told:?}");
 
     service.running.signal(Signal::SIGTERM);
@@ -113,7 +114,7 @@ fn start_reload_and_stop_are_reported() {
 
 /// The watchdog gets keep-alives as long as the main thread works and the control thread answers.
 #[test]
-fn the_watchdog_is_fed() {
+fn the_watchdog_gets_keep_alives() {
     let config = format!(
         "{}[ng]\nlisten = \"127.0.0.1:0\"\n[interfaces.default]\naddress = \"127.0.0.1\"\n",
         stream("one")
@@ -121,7 +122,7 @@ fn the_watchdog_is_fed() {
     let service = Service::start(&config, Some(300_000));
     let told = service.told();
     assert_eq!(told[0], "READY=1");
-    assert_eq!(status(&told), "1 of 1 streams run, calls are accepted");
+    assert_eq!(status(&told), "1 of 1 streams run, new calls are accepted");
     // The first keep-alive does not depend on an answer of the control thread; the others do.
     service.told_with("WATCHDOG=1");
     for _ in 0..3 {

@@ -200,7 +200,7 @@ fn seconds_of(history: &Value) -> Vec<(u64, Value)> {
 }
 
 #[test]
-fn seconds_outlive_the_process_if_a_folder_is_set() {
+fn history_is_kept_over_a_restart_if_a_folder_is_set() {
     let listen = address();
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().join("history");
@@ -464,7 +464,7 @@ fn log_of(gateway: &Gateway, name: &str) -> Vec<String> {
 
 /// The listener hears the tone without a gap, then silence during a pause. The file ends when the stream's settings change.
 #[test]
-fn a_stream_is_listened_to() {
+fn a_client_can_listen_to_a_stream() {
     let (listen, destination) = (address(), socket());
     let to = destination.local_addr().expect("bound");
     // The stream `news` has a meter, so it is decoded anyway. The stream `plain` is decoded only for the listener.
@@ -511,7 +511,7 @@ fn a_stream_is_listened_to() {
 /// 48 kHz in stereo quickly fills the buffer of a listener that does not read. The destination still gets each packet
 /// unchanged.
 #[test]
-fn listener_that_does_not_read_delays_nothing() {
+fn a_listener_that_does_not_read_delays_no_stream() {
     const PACKETS: u16 = 1200;
     let (listen, destination, from) = (address(), socket(), socket());
     let to = destination.local_addr().expect("bound");
@@ -548,7 +548,7 @@ fn listener_that_does_not_read_delays_nothing() {
         let lines = log_of(&gateway, "news");
         let line = lines
             .iter()
-            .find(|line| line.contains("a listener was too slow"))?;
+            .find(|line| line.contains("a client that listens to the stream was too slow"))?;
         line.split("missed_ms=").nth(1)?.parse().ok()
     };
     wait_until(|| missed().is_some());
@@ -585,7 +585,7 @@ fn a_listener_that_a_stream_refuses_gets_the_reason() {
         assert!(news.get(absent).is_none(), "{absent}: {news}");
     }
     assert_eq!(news["destination"], "nobody");
-    assert!(refused("quiet", 409).contains("no audio within"));
+    assert!(refused("quiet", 409).contains("has had no audio"));
     let mut listeners: Vec<Listener> = (0..16).map(|_| open_listener(&gateway, "news")).collect();
     assert!(refused("news", 503).contains("16 listeners"));
     listeners.pop();

@@ -621,7 +621,7 @@ const CODECS: &[&str] = &[
 ];
 
 #[test]
-fn every_pair_of_codecs_keeps_a_tone() {
+fn a_tone_is_kept_by_every_pair_of_codecs() {
     let pairs = CODECS
         .iter()
         .flat_map(|a| CODECS.iter().map(move |b| Case::new(a, b, "")));
@@ -630,7 +630,7 @@ fn every_pair_of_codecs_keeps_a_tone() {
 
 /// Each packet time that the checks allow, for a phone's codec and for a browser's.
 #[test]
-fn every_packet_time_keeps_a_tone() {
+fn a_tone_is_kept_at_every_packet_time() {
     let mut cases = Vec::new();
     for codec_out in CODECS {
         let out = codec(codec_out);
@@ -655,7 +655,7 @@ fn every_packet_time_keeps_a_tone() {
 
 /// Tests streams that take the codec from the payload type, with and without metering, unusual rates, and long packets.
 #[test]
-fn unusual_settings_keep_a_tone() {
+fn a_tone_is_kept_with_unusual_settings() {
     let mut cases = Vec::new();
     for codec_in in ["PCMU", "PCMA", "L16/44100/1", "L16/44100/2"] {
         for codec_out in CODECS {
@@ -684,7 +684,7 @@ fn unusual_settings_keep_a_tone() {
 
 /// Every ninth packet is lost: the output has no gap, and the same length as the input.
 #[test]
-fn losses_leave_no_gap_and_take_no_time() {
+fn losses_leave_no_gap_and_do_not_shorten_the_audio() {
     let mut cases = Vec::new();
     for (codec_in, codec_out, more) in [
         ("PCMU", "PCMA", ""),

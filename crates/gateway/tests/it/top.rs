@@ -103,7 +103,7 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn streams_threads_and_one_stream_are_seen_in_a_terminal() {
+fn top_shows_streams_threads_and_one_stream_in_a_terminal() {
     let (relay, _directory) = gateway();
     let mut command = crate::common::threadbare();
     command.args(["top", "--http", &format!("http://{}", relay.http)]);

@@ -54,7 +54,7 @@ fn gstreamer_streams_are_refused_and_others_run() {
 }
 
 #[test]
-fn calls_are_carried() {
+fn calls_are_relayed_without_gstreamer() {
     let (status, said) = said(&["demo", "--streams", "3", "--seconds", "1"]);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("Every packet arrived"), "{said}");

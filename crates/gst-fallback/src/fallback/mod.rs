@@ -1,4 +1,4 @@
-//! Streams that switch to another one when theirs fails.
+//! Elements that switch to another stream when a stream fails.
 
 mod fill;
 mod source;

@@ -57,7 +57,7 @@ impl InputSelector {
         }
     }
 
-    /// Selects this input, if none is selected: it is the first one that delivers.
+    /// Selects this input if no input is selected. So the first input that delivers becomes the active one.
     fn select_first(&self, id: u32) {
         if self.turns.state().active_pad().is_none() && self.turns.select(Some(id), true) {
             self.obj().notify("active-pad");
@@ -143,7 +143,7 @@ impl ManyInputs for InputSelector {
     }
 }
 
-/// Something on its way from an input to the output.
+/// An item that passes from an input to the output.
 struct Passing {
     turns: Turns,
     pad: gst::Pad,
@@ -154,7 +154,7 @@ struct Passing {
 }
 
 impl Passing {
-    /// Notes a push; returns the buffers that the input passed ahead of time before a switch away from it.
+    /// Notes a push. Returns the buffers that the input passed ahead of time before the output switched to another input.
     fn note_pushed(&self, turn: &Turn, is_new: bool) -> Vec<gst::Buffer> {
         let mut state = self.turns.state();
         let cached = if is_new {
@@ -231,7 +231,7 @@ fn tell_of_end(turns: &Turns, src_pad: &gst::Pad) {
     }
 }
 
-/// Start and end of an item, in its segment.
+/// Returns the start and end of an item, in its segment.
 fn times(item: &Item) -> (Option<gst::ClockTime>, Option<gst::ClockTime>) {
     let of = |buffer: &gst::BufferRef| {
         let begin = buffer.pts().or(buffer.dts());

@@ -1,4 +1,4 @@
-//! `ts-input-selector`: passes one of several streams, which can be changed while they play.
+//! `ts-input-selector`: passes one of several streams. Another stream can be selected while they play.
 //!
 //! - `imp`: properties, pads, states.
 //! - `turns`: decides which input may push, and which buffers are held or dropped.
@@ -11,7 +11,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Passes on one of its inputs.
+    /// Passes one of its inputs.
     pub struct InputSelector(ObjectSubclass<imp::InputSelector>) @extends gst::Element, gst::Object;
 }
 

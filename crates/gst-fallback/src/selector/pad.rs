@@ -22,7 +22,7 @@ impl SelectorPad {
         debug_assert!(is_first, "joined already");
     }
 
-    /// The result of a push into an inactive input.
+    /// Returns the result of a push into an inactive input.
     pub(super) fn dropped(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         if self.imp().always_ok.load(Relaxed) {
             Ok(gst::FlowSuccess::Ok)

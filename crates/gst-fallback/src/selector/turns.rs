@@ -42,7 +42,7 @@ impl Deref for Turns {
     }
 }
 
-/// The turn of an item; for a buffer, the running time until which it may be held, ns.
+/// The turn of an item. For a buffer, the entry is the running time, ns, until which it may be held.
 pub(super) type Turn = turns::Turn<State>;
 
 #[derive(Default)]
@@ -87,14 +87,15 @@ struct Input {
     tickets: Tickets,
     /// Running time that the input has reached, ns.
     position_ns: Option<u64>,
-    /// Buffers that passed ahead of time, with their end in running time, ns; they pass again after a switch away and back.
+    /// Buffers that passed ahead of time, each with its end in running time, ns. They pass again if the output switches away and
+    /// back.
     cached: VecDeque<(u64, gst::Buffer)>,
 }
 
 /// The decision on an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Push it, now, and then call [`Turns::finish`]. `is_new`: it is the first after a switch.
+    /// Push the item now, and then call [`Turns::finish`]. `is_new`: it is the first item after a switch.
     Push {
         is_new: bool,
     },
@@ -143,8 +144,8 @@ impl Turns {
         });
     }
 
-    /// Makes an input the active one. With `only_if_none`, it does so only if none is selected. Returns `true` if the active
-    /// input changes.
+    /// Makes an input the active one, with `only_if_none` only if no input is selected. Returns `true` if the active input
+    /// changes.
     pub(super) fn select(&self, id: Option<u32>, only_if_none: bool) -> bool {
         self.change(|state| {
             let unwanted = only_if_none && state.active.is_some();
@@ -194,7 +195,7 @@ impl Turns {
         })
     }
 
-    /// Notes an item that was pushed or dropped. `end_ns`: its end; `event`: set if it is an event.
+    /// Notes an item that was pushed or dropped. `end_ns` is its end. `event` is set if the item is an event.
     pub(super) fn finish(
         &self,
         turn: Turn,
@@ -220,14 +221,15 @@ impl Turns {
         drop(state);
     }
 
-    /// Makes a change that others may wait for.
+    /// Makes a change that other threads may wait for.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state();
         state.wake(Topics::ALL);
         change(&mut state)
     }
 
-    /// Takes the right to send the end of an active input that has ended already, if that is due. Return it with [`Turns::told`].
+    /// Takes the right to send the end of an active input that has already ended, if that is due. Give the right back with
+    /// [`Turns::told`].
     pub(super) fn take_eos(&self) -> Option<gst::Pad> {
         let mut state = self.state();
         if state.is_pushing || !std::mem::take(&mut state.owes_eos) {
@@ -270,20 +272,20 @@ impl State {
         Some(input.id)
     }
 
-    /// Running time of an input's time, ns.
+    /// Returns the running time of a time of an input, in ns.
     pub(super) fn running_ns(&mut self, id: u32, time: gst::ClockTime) -> Option<u64> {
         let segment = self.input(id)?.segment.as_ref()?;
         segment.to_running_time(time).map(gst::ClockTime::nseconds)
     }
 
-    /// Running time that an input has reached, ns.
+    /// Returns the running time that an input has reached, ns.
     pub(super) fn position_ns(&self, id: u32) -> i64 {
         let input = self.inputs.iter().find(|input| input.id == id);
         let position_ns = input.and_then(|input| input.position_ns).unwrap_or(0);
         i64::try_from(position_ns).unwrap_or(i64::MAX)
     }
 
-    /// The current time for judging buffers: by the clock, or the position of the output.
+    /// Returns the time by which buffers are judged: that of the clock, or the position of the output.
     fn now_ns(&self) -> Option<u64> {
         match self.sync_mode {
             SyncMode::Clock => self.time.now_ns().map(|ns| ns.max(0).unsigned_abs()),
@@ -312,7 +314,7 @@ impl State {
         input.cached.push_back((end_ns, buffer.clone()));
     }
 
-    /// Takes the kept buffers of an input that passes again, if their time has not come yet.
+    /// Takes the stored buffers of an input that passes again, if their time has not come yet.
     pub(super) fn take_cached(&mut self, id: u32) -> Vec<gst::Buffer> {
         let now_ns = self.now_ns().unwrap_or(0);
         let cached = self
@@ -365,8 +367,8 @@ impl State {
                 .is_none_or(|now_ns| u64::try_from(now_ns).is_ok_and(|now_ns| now_ns >= time_ns));
             return is_due.then_some(Verdict::Drop);
         }
-        // The buffer is held until the output has passed its start, so that a switch continues without a gap. If the output does
-        // not advance, holding it is useless.
+        // The buffer is held until the output has passed its start, so that a switch to this input continues without a gap. If
+        // the output does not advance, there is no reason to hold the buffer.
         let Some(active) = self.active else {
             return Some(Verdict::Drop);
         };

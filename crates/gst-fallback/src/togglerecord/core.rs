@@ -15,10 +15,10 @@
 //! | a recording | everything |
 //! | after a recording | buffers that start before its end, such as reordered pictures |
 //!
-//! Raw audio is cut to the sample; other buffers pass completely if they start in the recording. Another stream is decided up to
-//! the time at which the main one is decided (the *horizon*), and waits there. If the main stream delivers nothing for
-//! `stall_timeout_ns` while another stream waits, the main stream has *stalled*. The other streams then continue without it and
-//! advance the horizon, until it returns.
+//! Raw audio is cut at the sample; other buffers pass completely if they start in the recording. The other streams are decided
+//! only up to the time up to which the main stream is decided (the *horizon*), and wait there. If the main stream delivers
+//! nothing for `stall_timeout_ns` while another stream waits, the main stream has *stalled*. The other streams then continue
+//! without it and advance the horizon, until the main stream returns.
 //!
 //! After each `handle_*` and [`RecordCore::decide`], drain [`RecordCore::poll_action`]. Decide again about held items after any
 //! change and at [`RecordCore::next_timeout`].
@@ -51,8 +51,8 @@ impl Default for Settings {
     }
 }
 
-/// Default of `stall_timeout_ns`. It is longer than the pauses of a working stream: the slowest cameras deliver a picture per
-/// second.
+/// Default of `stall_timeout_ns`. It is longer than the pauses of any stream that works: the slowest cameras deliver a picture
+/// per second.
 pub(super) const STALL_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Kind of a stream, which determines how it can be cut.
@@ -72,7 +72,7 @@ pub(super) enum Media {
 pub(super) struct Arrival {
     pub(super) begin_ns: Option<u64>,
     pub(super) end_ns: Option<u64>,
-    /// Its decoding time, which orders the stream.
+    /// Its decoding time, which determines its place in the stream.
     pub(super) decode_ns: Option<u64>,
     pub(super) media: Media,
     pub(super) is_delta: bool,
@@ -108,7 +108,7 @@ pub(super) struct Piece {
     pub(super) to_ns: u64,
     /// Whether it is the first piece of its stream in this recording.
     pub(super) is_first: bool,
-    /// Whether it is the last piece of the span. Otherwise, set [`Span::from_ns`] to `to_ns` and decide again.
+    /// Whether it is the last piece of the span. If not, set [`Span::from_ns`] to `to_ns` and decide again.
     pub(super) is_last: bool,
     /// Offset to add to running times.
     pub(super) shift_ns: i64,
@@ -157,7 +157,7 @@ struct Stream {
     recording: Option<u64>,
     /// Whether no part of that recording has passed.
     is_new: bool,
-    /// Whether the stream needs a keyframe: a delta unit could not be decoded.
+    /// Whether the stream needs a keyframe, because delta units could not be decoded now.
     awaits_keyframe: bool,
 }
 
@@ -218,7 +218,7 @@ pub(super) struct RecordCore {
     recorded_ns: u64,
     /// End of the last recording, in the time of the data.
     stopped_ns: u64,
-    /// Total time for which the main stream was held before recordings.
+    /// Total time for which the main stream was held while nothing was recorded.
     held_ns: u64,
     /// Current time when the last recording ended.
     stopped_at_ns: u64,
@@ -227,7 +227,7 @@ pub(super) struct RecordCore {
     heard_ns: u64,
     /// Time of the pending request for a keyframe.
     asked_ns: Option<u64>,
-    /// Since when a part of the main stream is being pushed.
+    /// Time since which a part of the main stream is being pushed.
     pushing_since_ns: Option<u64>,
     has_clock: bool,
     is_stalled: bool,
@@ -263,13 +263,13 @@ impl Default for RecordCore {
     }
 }
 
-/// Maximum number of recordings by which a stream may be behind. Above it, the stream loses the oldest one.
+/// Maximum number of recordings by which a stream may be behind. If there are more, the stream loses the oldest one.
 const RECORDINGS_MAX: usize = 64;
 
 /// Pause before a keyframe is requested again: short enough for a viewer, and long enough not to flood an encoder.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
-/// Duration after which a push of the main stream may be waiting for another stream's data, as in muxers.
+/// After this duration, a push of the main stream may be waiting for data of another stream, as in muxers.
 const PUSH_PATIENCE_NS: u64 = 20_000_000;
 
 /// Inputs.
@@ -482,8 +482,8 @@ impl RecordCore {
         !self.actions.is_empty()
     }
 
-    /// Whether a recording is running. It runs from the main stream's first passing buffer until every delivering stream has
-    /// reached the end of the recording, at most `stall_timeout_ns` after that end.
+    /// Whether a recording is running. It runs from the first buffer of the main stream that passes. It ends when every stream
+    /// that delivers has reached the end of the recording, or `stall_timeout_ns` after that end.
     pub(super) fn is_recording(&self) -> bool {
         self.is_recording
     }
@@ -502,7 +502,7 @@ impl RecordCore {
         self.settings
     }
 
-    /// Number of started recordings.
+    /// Returns the number of started recordings.
     pub(super) fn recordings(&self) -> u64 {
         self.number
     }
@@ -512,7 +512,7 @@ impl RecordCore {
         self.stream(id).is_some_and(|stream| stream.is_over)
     }
 
-    /// Time at which the first held part of a stream must be decided again.
+    /// Returns the time at which the first held part of a stream must be decided again.
     pub(super) fn next_timeout(&self, id: StreamId) -> Option<u64> {
         if id != MAIN {
             let stream = self.stream(id)?;
@@ -523,7 +523,7 @@ impl RecordCore {
         is_ending.then(|| self.give_up_ns())
     }
 
-    /// Time at which a stream continues without the main one.
+    /// Returns the time at which a stream continues without the main one.
     fn stall_due_ns(&self, stream: &Stream) -> Option<u64> {
         let main = self.stream(MAIN)?;
         // The main stream does not stall while it is held on purpose and waiting loses nothing.
@@ -535,7 +535,7 @@ impl RecordCore {
         Some(since_ns.saturating_add(self.settings.stall_timeout_ns))
     }
 
-    /// Time at which a stream whose next part is held may pass in parts, up to the main stream's position.
+    /// Returns the time from which a held part of a stream may pass in parts, up to the main stream's position.
     fn part_due_ns(&self, stream: &Stream) -> Option<u64> {
         let pushing_ns = self.pushing_since_ns?;
         let since_ns = stream.held_since_ns.unwrap_or(self.now_ns).max(pushing_ns);
@@ -543,7 +543,7 @@ impl RecordCore {
         Some(since_ns.saturating_add(patience_ns))
     }
 
-    /// Time until which a recording's end waits for streams that have not reached it.
+    /// Returns the time at which the end of a recording no longer waits for streams that have not reached it.
     fn give_up_ns(&self) -> u64 {
         self.stopped_at_ns
             .saturating_add(self.settings.stall_timeout_ns)
@@ -580,7 +580,7 @@ impl RecordCore {
     fn begin_recording(&mut self, start_ns: u64) -> Recording {
         let is_live = self.stream(MAIN).is_some_and(|main| main.is_live);
         let output_ns = match (is_live, self.settings.is_live) {
-            // The gap collapses.
+            // The gap between the recordings is removed.
             (true, false) => self.recorded_ns,
             // The times are shifted by the time for which the main stream was held.
             (false, true) => start_ns.saturating_add(self.held_ns),
@@ -621,7 +621,7 @@ impl RecordCore {
         self.held_ns += since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
     }
 
-    /// Requests a keyframe once, and again while none arrives.
+    /// Requests a keyframe once, and again while no keyframe arrives.
     fn ask_for_keyframe(&mut self) {
         let now_ns = self.now_ns;
         let is_asked = |ns: u64| now_ns < ns.saturating_add(ASK_AGAIN_NS);

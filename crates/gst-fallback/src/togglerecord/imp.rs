@@ -106,7 +106,7 @@ impl ToggleRecord {
         turn.pass_in_parts(move |turn, decision| passing.carry_out(turn, decision))
     }
 
-    /// Queries whether an input is live. A live input does not pause when it is held.
+    /// Queries whether an input is live. A live input continues to deliver while it is held.
     fn ask_liveness(&self, id: StreamId) {
         let Some(pad) = self.turns.liveness_to_ask(id) else {
             return;
@@ -133,7 +133,7 @@ impl ToggleRecord {
                     self,
                     gst::StreamError::Format,
                     [
-                        "{}: a segment in time is needed, not in {:?}",
+                        "{}: expected a segment in time, not in {:?}",
                         pad.name(),
                         segment.segment().format()
                     ]
@@ -146,7 +146,7 @@ impl ToggleRecord {
     }
 
     fn sink_query(&self, id: StreamId, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        // A serialized query would overtake queued items.
+        // A serialized query would overtake queued items, so it is refused.
         if query.is_serialized() && !self.turns.state().is_idle(id) {
             return false;
         }
@@ -381,8 +381,8 @@ const PAD_FLAGS: gst::PadFlags = gst::PadFlags::PROXY_CAPS
 const UP_TO_READY: glib::ParamFlags =
     glib::ParamFlags::READWRITE.union(gst::PARAM_FLAG_MUTABLE_READY);
 
-/// Minimum stall timeout. It is shorter than any buffer; a smaller value would be no wait at all.
+/// Minimum stall timeout. It is shorter than any buffer; with a smaller value, no stream would wait at all.
 const STALL_TIMEOUT_NS_MIN: u64 = 1_000_000;
 
-/// Maximum of times. As for GStreamer's times, it is any value except the one for none.
+/// Maximum of times. As with GStreamer's own times, all values are allowed except the one for no time.
 const TIME_NS_MAX: u64 = u64::MAX - 1;

@@ -11,7 +11,7 @@ use crate::kit::clip::{clip_audio, duration_of, frames_before, frames_in};
 use crate::kit::inputs::force_key_unit;
 use crate::kit::queue::Item;
 
-/// Something on its way from a sink pad to its source pad.
+/// An item that passes from a sink pad to its source pad.
 pub(super) struct Passing {
     pub(super) turns: Turns,
     pub(super) element: ToggleRecord,
@@ -21,7 +21,7 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// Carries out a decision. Returns `Some` if a remaining part must be decided.
+    /// Carries out a decision. Returns `Some` if a remaining part must be decided next.
     pub(super) fn carry_out(
         &self,
         mut turn: Turn,
@@ -56,7 +56,7 @@ impl Passing {
             let is_passed = matches!(decision, Decision::Push(_)) || entry.is_in_parts();
             self.turns.count(is_passed);
         }
-        // This comes before the stream's next item gets its turn.
+        // Call this before the stream's next item gets its turn.
         self.turns.finish(id);
         let rest = has_rest.then_some(turn);
         act(&self.turns, &self.element);
@@ -97,8 +97,8 @@ impl Passing {
     }
 }
 
-/// Pushes a shifted segment: downstream's times are those of the segment plus the shift. Returns `false` if they cannot be
-/// shifted; the application gets an error.
+/// Pushes a shifted segment. Downstream's times are those of the original segment plus the shift. If the times cannot be shifted,
+/// posts an error and returns `false`.
 fn push_segment(element: &ToggleRecord, src: &gst::Pad, format: &Format, shift_ns: i64) -> bool {
     let (Some(segment), Some(event)) = (&format.segment, &format.event) else {
         return true;
@@ -126,11 +126,11 @@ fn push_segment(element: &ToggleRecord, src: &gst::Pad, format: &Format, shift_n
     true
 }
 
-/// The time of a buffer or a gap, in its segment's running time.
+/// Returns the time of a buffer or a gap, in its segment's running time.
 pub(super) fn arrival(item: &Item, format: &Format) -> Arrival {
     let running = |time: Option<gst::ClockTime>| {
         let running = format.segment.as_ref()?.to_running_time_full(time?)?;
-        // An item before the segment starts with it.
+        // An item that starts before the segment is treated as if it started with the segment.
         Some(running.positive().map_or(0, gst::ClockTime::nseconds))
     };
     let (begin, duration, decode, is_gap, is_delta) = match item {
@@ -217,7 +217,7 @@ fn cut_buffer(
         whole.set_duration(duration.map(|duration| duration.saturating_sub(lead)));
         return Some(buffer);
     };
-    // Two adjacent pieces share no frame and lose none. No frame is before the piece's segment.
+    // Two adjacent pieces share no frame and lose none. No piece has a frame that starts before the piece's segment.
     let rate = audio.rate();
     let end = match to {
         Some(to) => frames_before(to.saturating_sub(begin), rate)?,

@@ -29,7 +29,7 @@ pub(super) type Turn = turns::Turn<State>;
 pub(super) struct State {
     pub(super) core: RecordCore,
     lanes: Vec<Lane>,
-    /// Value of the property `recording`; it changes after the recorded data has been pushed.
+    /// Value of the property `recording`. It changes only after the recorded data has been pushed.
     pub(super) is_recording: bool,
     /// Whether a thread carries actions out.
     is_acting: bool,
@@ -64,7 +64,7 @@ struct Lane {
     has_told_end: bool,
 }
 
-/// Data of a stream that gives the time of its buffers and is needed to cut them.
+/// The caps and the segment of a stream. They give the time of its buffers, and are needed to cut them.
 #[derive(Clone, Default)]
 pub(super) struct Format {
     number: u64,
@@ -76,7 +76,7 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// Kind of the stream's buffers. Cuts need times that pass as fast as running time.
+    /// Kind of the stream's buffers. They can be cut only if their times pass as fast as running time.
     pub(super) fn media(&self, is_gap: bool) -> Media {
         let is_plain = (self.segment.as_ref()).is_some_and(|segment| segment.rate() == 1.0);
         match is_gap {
@@ -111,11 +111,11 @@ impl Entry {
 /// The decision on an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Push the part, now, and then call [`Turns::finish`].
+    /// Push the part now, and then call [`Turns::finish`].
     Push(Piece),
     PushEvent,
     Drop,
-    /// Wait. Before that, execute actions and wake others.
+    /// Wait, but first execute actions and wake other streams.
     Act,
     Flushing,
     Ended,
@@ -141,7 +141,7 @@ pub(super) struct Preface {
 
 /// Life.
 impl Turns {
-    /// Makes a change that others may wait for.
+    /// Makes a change that other threads may wait for.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut State, u64) -> R) -> R {
         let mut state = self.state();
         let now_ns = state.now_ns();
@@ -206,7 +206,7 @@ impl Turns {
 
     /// Sets the time from now on. Without a clock, time is stopped.
     pub(super) fn set_time(&self, time: RunningTime) {
-        // The present time is noted before the change.
+        // Note the present time before the change.
         self.change(|state, _| {
             state.core.handle_clock(time.has_clock());
             state.time = time;
@@ -236,7 +236,7 @@ impl Turns {
 
 /// Data.
 impl Turns {
-    /// Returns the sink pad of a stream, if its input must still be asked whether it is live.
+    /// Returns the sink pad of a stream if the element must still query whether the stream's input is live.
     pub(super) fn liveness_to_ask(&self, id: StreamId) -> Option<gst::Pad> {
         let mut state = self.state();
         let lane = state.lane(id)?;
@@ -288,7 +288,7 @@ impl Turns {
         state.dropped += u64::from(!is_passed);
     }
 
-    /// Notes that no push of a stream is running.
+    /// Notes that a push of a stream has returned.
     pub(super) fn finish(&self, id: StreamId) {
         let mut state = self.state();
         if let Some(lane) = state.lane(id) {
@@ -329,8 +329,8 @@ impl Turns {
         self.state().is_acting = false;
     }
 
-    /// Takes a stream that ends with the main one and has no running push. Returns its source pad, and the segment to send before
-    /// the end.
+    /// Takes a stream that ends with the main one and has no running push. Returns the stream's source pad, and the segment to
+    /// send before the end.
     pub(super) fn take_end(&self) -> Option<(gst::Pad, Option<Moved>)> {
         let mut state = self.state();
         let State { core, lanes, .. } = &mut **state;
@@ -351,7 +351,7 @@ impl Turns {
 }
 
 impl Lane {
-    /// Resets for another stream, or for the same one from another position.
+    /// Resets the stream, because another stream starts on the pad, or the same one continues at another position.
     fn reset(&mut self) {
         // The caps are still those of the previous stream.
         self.format = Arc::new(Format {
@@ -369,7 +369,7 @@ impl Lane {
         (self.sent.replace(sent) != Some(sent)).then(|| (format.clone(), shift_ns))
     }
 
-    /// The segment, if downstream lacks it, with the previous shift.
+    /// Returns the segment, if downstream lacks it, with the previous shift.
     fn last_segment(&mut self) -> Option<Moved> {
         let shift_ns = self.sent.map_or(0, |(_, shift_ns)| shift_ns);
         let format = self.format.clone();
@@ -408,7 +408,7 @@ impl State {
         self.lane(id).is_none_or(|lane| lane.tickets.is_empty())
     }
 
-    /// Running time, 0 before the base time. While the element does not play, it is the time of the pause.
+    /// Returns the running time, 0 before the base time. While the element does not play, it is the time of the pause.
     pub(super) fn now_ns(&mut self) -> u64 {
         if let Some(now_ns) = self.time.now_ns() {
             self.now_ns = now_ns.max(0).unsigned_abs();
@@ -435,7 +435,7 @@ impl State {
             }
             gst::EventView::Caps(caps) => {
                 let name = caps.caps().structure(0).map(|first| first.name().as_str());
-                // GStreamer logs an error for caps of anything else.
+                // Only for raw audio, because GStreamer logs an error for other caps.
                 let is_audio = name == Some("audio/x-raw");
                 let audio = is_audio.then(|| gst_audio::AudioInfo::from_caps(caps.caps()));
                 let audio = audio.and_then(Result::ok);

@@ -1,6 +1,6 @@
-//! Posts messages to the application from places that must not call the application: under the sink's lock, or on the disk
-//! service's thread. A few pool threads post them, in order for each element. So a thousand files that end together do not need a
-//! thread each.
+//! Posts messages to the application from places where calling the application is not allowed: under the sink's lock, or on the
+//! disk service's thread. A few pool threads post the messages, in order for each element. So a thousand files that end together
+//! do not need a thread each.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use gst::prelude::*;
 
 use crate::kit::lock;
 
-/// Maximum number of threads: several, because an application may handle a message slowly.
+/// Maximum number of threads. There are several, because an application may handle a message slowly.
 const THREADS_MAX: u32 = 4;
 
 static POSTERS: LazyLock<Option<glib::ThreadPool>> =
@@ -94,7 +94,7 @@ impl Outbox {
             waker.wake();
         };
         match &*POSTERS {
-            // If a thread cannot be started, the other threads do its work.
+            // If a thread cannot be started, the others do its work.
             Some(posters) => drop(posters.push(post)),
             None => element.call_async(move |_| post()),
         }
@@ -108,7 +108,7 @@ fn next(shared: &Mutex<Letters>) -> Option<Letter> {
     letter
 }
 
-/// Calls a function of an element when it is woken, as long as the element exists.
+/// A waker that calls a function of an element, as long as the element exists.
 struct Bell<T: glib::object::ObjectType> {
     element: glib::WeakRef<T>,
     ring: fn(&T),
@@ -122,7 +122,7 @@ impl<T: glib::object::ObjectType + Send + Sync> Wake for Bell<T> {
     }
 }
 
-/// Creates a waker that calls `ring` on a thread of the disk service or of the outbox. No lock is held then.
+/// Creates a waker that calls `ring` on a thread of the disk service or of the outbox, without a lock.
 pub(crate) fn bell<T>(element: &T, ring: fn(&T)) -> Waker
 where
     T: glib::object::ObjectType + Send + Sync,

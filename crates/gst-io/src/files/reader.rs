@@ -94,7 +94,7 @@ impl FileReader {
         reader
     }
 
-    /// Switches to the current section, if it has changed. Blocks of the earlier one are dropped on arrival.
+    /// Switches to the current section if it has changed. Blocks of the earlier section are dropped when they arrive.
     pub(super) fn adopt(&mut self) {
         let section = lock(&self.section);
         let segment = &section.segment;
@@ -112,7 +112,7 @@ impl FileReader {
         lock(&self.section).event()
     }
 
-    /// Requests blocks, up to the bound. Each is read after the previous one.
+    /// Requests blocks, up to the limit. Each block is read after the previous one.
     fn ask(&mut self) {
         while self.asked.len() < self.ahead.max(1) {
             let left = self
@@ -134,7 +134,7 @@ impl FileReader {
         self.counts.bytes.add(len);
         self.counts.buffers.add(1);
         {
-            // This is the start of a seek that does not flush.
+            // A seek that does not flush starts here.
             let mut section = lock(&self.section);
             if section.number == self.number {
                 section
@@ -218,7 +218,7 @@ impl Producer for FileReader {
     }
 }
 
-/// The error message for the application.
+/// Returns the error message for the application.
 pub(super) fn error_of(failure: &Failure) -> gst::ErrorMessage {
     let kind = match (failure.operation(), failure.errno()) {
         ("open", libc::ENOENT) => gst::ResourceError::NotFound,

@@ -124,14 +124,14 @@ impl DiskSettings {
         if budget.max() != max {
             gst::warning!(
                 CAT,
-                "buffer-max-bytes={max}: the files of context '{context}' already have {}, which applies",
+                "buffer-max-bytes={max} is ignored: the open files of context '{context}' use {}",
                 budget.max()
             );
         }
         budget
     }
 
-    /// Maximum bytes queued, for messages.
+    /// Returns the maximum number of queued bytes, for messages.
     pub(super) fn buffer_bytes_max(&self) -> u64 {
         self.buffer_bytes_max
     }

@@ -43,12 +43,12 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     gst::Element::register(plugin, "ts-filesink", gst::Rank::NONE, kind)
 }
 
-/// Maximum time for opening a file. After it, the element continues without the result.
+/// Maximum time for opening a file. After that time, the element continues without the result.
 const OPEN_WAIT: Duration = Duration::from_secs(5);
 /// Suffix of an incomplete file's name.
 const PART: &str = ".part";
 
-/// The temporary name of an atomic file.
+/// Returns the temporary name of an atomic file.
 pub(super) fn part_of(location: &Path) -> PathBuf {
     let mut name = location.as_os_str().to_owned();
     name.push(PART);
@@ -60,7 +60,7 @@ pub struct Writer {
     target: Option<Target>,
     settings: DiskSettings,
     location: PathBuf,
-    /// Context of the budget: the element's own, otherwise that of the branch.
+    /// Context of the budget: the element's own, or else that of the branch.
     context: String,
     has_budget: bool,
     totals: Arc<Totals>,
@@ -145,7 +145,7 @@ impl Renderer for Writer {
         }
     }
 
-    /// Handles the end of the stream: everything is written, synced by policy, and renamed.
+    /// Handles the end of the stream: everything is written, synced if the policy says so, and renamed.
     fn end(&mut self) -> Rendered {
         if self.has_failed {
             return self.failed();
@@ -171,7 +171,7 @@ impl Renderer for Writer {
         }
     }
 
-    /// Restarts the file at the end of a flush, like the stock element.
+    /// Restarts the file at the end of a flush, as the stock element does.
     fn flush(&mut self) {
         (self.is_full, self.finishing) = (false, None);
         if let Some(target) = &mut self.target {
@@ -210,7 +210,7 @@ impl Imp {
         lock(&self.settings)
     }
 
-    /// Handles a wake-up by the disk service, or by a thread that has posted.
+    /// Handles a wake-up by the disk service, or by a thread that has posted messages.
     fn rung(&self) {
         self.sink().with_renderer(Writer::notice_failure);
         self.sink().resume();
@@ -295,7 +295,7 @@ impl SinkElement for Imp {
         })
     }
 
-    /// Opens the file and waits for the result, so that a wrong path fails here.
+    /// Opens the file and waits for the result, so that a wrong path fails at this state change.
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let disk_settings = lock(&self.disk).clone();
@@ -305,7 +305,7 @@ impl SinkElement for Imp {
             let kind = gst::ResourceError::NotFound;
             gst::error_msg!(
                 kind,
-                ["location is not set: it is the path of the file to write"]
+                ["location is not set: expected the path of the file to write"]
             )
         })?);
         if disk_settings.is_atomic && settings.append {
@@ -335,7 +335,7 @@ impl SinkElement for Imp {
                 None => gst::warning!(
                     CAT,
                     imp = self,
-                    "{}: opening takes long",
+                    "{}: the file is not open yet, because the disk is slow",
                     location.display()
                 ),
             }
@@ -353,7 +353,7 @@ impl SinkElement for Imp {
         Ok(())
     }
 
-    /// Writes the data that has arrived so far.
+    /// Writes all data that has arrived, and closes the file.
     fn deactivate(&self) {
         let (target, has_failed, sync) = self.sink().with_renderer(|writer| {
             let syncs = writer.settings.syncs_at_end();
@@ -456,13 +456,15 @@ impl URIHandlerImpl for Imp {
     }
 }
 
-/// The path of a `file` URI of this machine.
+/// Returns the path of a `file` URI of this machine.
 pub(super) fn path_of_uri(uri: &str) -> Result<String, glib::Error> {
     let (path, host) = glib::filename_from_uri(uri)?;
     if let Some(host) = host.filter(|host| host != "localhost") {
         return Err(glib::Error::new(
             gst::URIError::BadUri,
-            &format!("{uri}: a file of the host {host}; expected one of this machine, file:///..."),
+            &format!(
+                "{uri}: the file is on the host {host}; expected a file of this machine, file:///..."
+            ),
         ));
     }
     path.into_os_string().into_string().map_err(|_| {

@@ -1,4 +1,4 @@
-//! `ts-filesrc`: reads a file on the thread of a shared context, which waits for no disk.
+//! `ts-filesrc`: reads a file on the thread of a shared context. That thread does not wait for the disk.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -80,7 +80,7 @@ impl Imp {
         lock(&self.settings)
     }
 
-    /// Length of an open file, bytes.
+    /// Returns the length of an open file, bytes.
     fn size(&self) -> Option<u64> {
         let stat = lock(&self.file).as_ref()?.stat()?;
         stat.is_regular.then_some(stat.bytes)
@@ -92,7 +92,7 @@ impl Imp {
         glib::filename_to_uri(path, None).ok()
     }
 
-    /// The segment after a seek in bytes, forward. Returns `None` for any other seek.
+    /// Returns the segment after a forward seek in bytes. Returns `None` for any other seek.
     fn after(&self, seek: &gst::event::Seek<gst::EventRef>) -> Option<Section> {
         use gst::format::Bytes;
         let size = self.size()?;
@@ -136,7 +136,7 @@ impl Imp {
             let start = gst::event::FlushStart::builder().seqnum(seqnum);
             self.src_pad.push_event(start.build());
         }
-        // The segment is computed again, because the position may have changed.
+        // Compute the segment again, because the position may have changed.
         let after = self.after(seek);
         let is_done = after.is_some();
         if let Some(after) = after {
@@ -164,7 +164,7 @@ impl Imp {
             let kind = gst::ResourceError::NotFound;
             gst::error_msg!(
                 kind,
-                ["location is not set: it is the path of the file to read"]
+                ["location is not set: expected the path of the file to read"]
             )
         })?;
         let disk = settings.io_mode.disk()?;
@@ -218,7 +218,10 @@ impl SourceElement for Imp {
         if let Some(gst::EventView::Seek(seek)) = early.as_ref().map(|event| event.view()) {
             let after = self.after(seek).ok_or_else(|| {
                 let kind = gst::ResourceError::Seek;
-                gst::error_msg!(kind, ["the seek before the start is not within the file"])
+                gst::error_msg!(
+                    kind,
+                    ["the position of the seek before the start is not within the file"]
+                )
             })?;
             *lock(&self.section) = after;
         }

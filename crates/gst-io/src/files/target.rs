@@ -23,7 +23,7 @@ pub(super) struct Totals {
     syncs: AtomicU64,
     /// Buffers dropped by the slow policy.
     pub(super) dropped_buffers: AtomicU64,
-    /// Number of times that the source was blocked.
+    /// Number of times that the source had to wait.
     pub(super) held_up: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Passes the buffer to the disk service, as far as its budget and the slow policy allow.
+    /// Passes the buffer to the disk service, if the budget and the slow policy allow it.
     pub(super) fn write(&mut self, buffer: &gst::Buffer, waker: &Waker, totals: &Totals) -> Stored {
         let is_kept = buffer.flags().contains(gst::BufferFlags::HEADER);
         let bytes = buffer.size();
@@ -109,7 +109,8 @@ impl Target {
                 SlowPolicy::DropOldest => {
                     totals.dropped_buffers.fetch_add(1, Relaxed);
                     if self.file.drop_oldest().is_none() {
-                        // All queued data is being written or is a header, so the oldest data is this buffer.
+                        // All queued data is being written, or is a header. So this buffer is the oldest data that can be
+                        // dropped.
                         totals.dropped.fetch_add(bytes as u64, Relaxed);
                         return Stored::Yes;
                     }
@@ -141,7 +142,7 @@ impl Target {
         written.map_err(|failure| error_of(&failure))
     }
 
-    /// Handles a BYTES segment of a muxer that rewrites its header, or starts at another position.
+    /// Handles a BYTES segment. With it, a muxer rewrites its header, or starts at another position.
     pub(super) fn seek(&mut self, position: u64) {
         if position != self.position {
             self.file.seek(position);
@@ -157,7 +158,7 @@ impl Target {
         self.position = 0;
     }
 
-    /// Whether the file is not known to be a pipe.
+    /// Whether the file may be seekable, because it is not known to be a pipe.
     pub(super) fn is_seekable(&self) -> bool {
         self.file.stat().is_none_or(|stat| stat.is_regular)
     }
@@ -167,7 +168,8 @@ impl Target {
         gst::error_msg!(
             gst::ResourceError::Write,
             [
-                "{}: the disk is too slow (slow-policy=fail): {held} bytes of this file wait, with buffer-max-bytes={} for all files of the context",
+                "{}: the disk is too slow (slow-policy=fail): {held} bytes of this file wait for the disk; the limit is \
+                buffer-max-bytes={} for all files of the context",
                 self.file.path().display(),
                 self.buffer_bytes_max
             ]
@@ -181,7 +183,7 @@ impl Target {
         )
     }
 
-    /// Closes the file, and waits for the end for a limited time. A pipe without a reader is abandoned.
+    /// Closes the file, and waits for the end for a limited time. A pipe that no process reads is abandoned.
     pub(super) fn close(self, ending: Ending) -> (Counts, Option<gst::ErrorMessage>) {
         let is_seekable = self.is_seekable();
         let has_failed = self.file.failure().is_some();
@@ -192,7 +194,7 @@ impl Target {
             CLOSE_WAIT_PIPE
         };
         let closed = match current_shard_id() {
-            // A context's thread does not wait.
+            // A context's thread must not wait.
             Some(_) => None,
             None => await_for(op, patience),
         };
@@ -200,15 +202,15 @@ impl Target {
             self.file.give_up();
         }
         let counts = self.file.counts();
-        // An earlier failure was already reported.
+        // An earlier failure has already been reported.
         let failure = closed.and_then(Result::err).filter(|_| !has_failed);
         (counts, failure.map(|failure| error_of(&failure)))
     }
 }
 
-/// Maximum time for writing the end of a file at a stop. Later data is written afterwards.
+/// Maximum time for writing the end of a file when the element stops. Data that takes longer is written afterwards.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// Maximum time for a pipe: a reader that has read nothing by then will not read later.
+/// Maximum time for a pipe. A reader that has read nothing by then will not read later either.
 const CLOSE_WAIT_PIPE: Duration = Duration::from_secs(1);
 
 /// Waits for an operation on an ordinary thread. Returns `None` if it takes longer than `patience`.
@@ -224,7 +226,7 @@ pub(super) fn await_for<T>(mut op: Op<T>, patience: Duration) -> Option<Result<T
     }))
 }
 
-/// The error message for the application.
+/// Returns the error message for the application.
 pub(super) fn error_of(failure: &Failure) -> gst::ErrorMessage {
     let kind = match (failure.operation(), failure.errno()) {
         (_, libc::ENOSPC | libc::EDQUOT) => gst::ResourceError::NoSpaceLeft,

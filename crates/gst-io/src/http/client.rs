@@ -1,7 +1,7 @@
 //! The HTTP clients of the process, and the threads that run them.
 //!
 //! All sources with the same connection settings share a client, and with it the connections that are kept alive. All clients
-//! share two threads, for any number of sources. Further threads look up host names; they end later.
+//! share two threads, for any number of sources. Host names are looked up on further threads, which end when they are idle.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -15,29 +15,29 @@ use tokio::runtime::{Builder, Runtime};
 use super::core::{Location, LocationError};
 use crate::kit::lock;
 
-/// Number of threads. Copying from sockets to buffers takes less than one thread for thousands of radio streams; the second
+/// Number of threads. For thousands of radio streams, copying from sockets to buffers takes less than one thread. The second
 /// thread is for TLS.
 const THREADS: usize = 2;
-/// Maximum number of look-ups at the same time, each of which blocks its thread. Further names wait.
+/// Maximum number of look-ups at the same time, each of which blocks a thread. Further names wait.
 const LOOKUPS_MAX: usize = 16;
-/// Maximum number of clients. Further ones replace the oldest ones.
+/// Maximum number of clients. A further client replaces the oldest one.
 const CLIENTS_MAX: usize = 16;
 /// Maximum number of idle connections for each host.
 const IDLE_MAX: usize = 32;
 /// Interval of TCP keepalives, which detect connections whose other end has vanished.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// Maximum amount of data of a stream that a server may send before it is read.
+/// Maximum amount of data of a stream that a server may send before the data is read.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// Window of a connection. Streams of one host share a connection, and paused ones must not take its window from the others (RFC
-/// 9113, section 5.2: at most 2^31-1).
+/// Window of a connection. Streams of one host share a connection. The data of paused streams must not use up the window for the
+/// others (RFC 9113, section 5.2: at most 2^31-1).
 const CONNECTION_WINDOW_BYTES: u32 = i32::MAX as u32;
-/// Maximum size of headers. It is above the limit of [`super::core::check_size`], whose message is clearer.
+/// Maximum size of headers. It is above the limit of [`super::core::check_size`], because that function's message is clearer.
 const HEADERS_BYTES_MAX: u32 = 128 << 10;
 
 /// Settings of connections. It must not be printed, because it contains a password.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Connecting {
-    /// Proxy; if empty, that of the environment.
+    /// Proxy. If it is empty, the proxy of the environment is used.
     pub(super) proxy: String,
     pub(super) proxy_id: Option<String>,
     pub(super) proxy_pw: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    /// Whether no proxy is named, neither here nor in the environment.
+    /// Whether neither these settings nor the environment name a proxy.
     pub(super) fn is_direct(&self) -> bool {
         let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         self.proxy.is_empty() && !PROXIES.iter().any(is_set)
@@ -83,7 +83,7 @@ pub(super) struct Clients {
 pub(super) struct Cookies(Arc<Jar>);
 
 impl Cookies {
-    /// The cookies for a request to this URL, as a header.
+    /// Returns the cookies for a request to this URL, as a header.
     pub(super) fn of(&self, url: &Url) -> Option<HeaderValue> {
         self.0.cookies(url)
     }
@@ -103,7 +103,7 @@ impl Cookies {
 const COOKIES_BYTES_MAX: usize = 16 << 10;
 
 impl Clients {
-    /// Clients that all elements share unless they have others. The caller keeps the cookies.
+    /// Returns the clients that all elements share by default. The caller handles the cookies.
     pub(super) fn of_process() -> Clients {
         static ALL: OnceLock<Clients> = OnceLock::new();
         let all = ALL.get_or_init(Clients::default);
@@ -129,7 +129,7 @@ impl Clients {
         if let Some(client) = find(&known) {
             return Ok(client);
         }
-        // The users of the oldest client keep it for as long as they need it.
+        // If sources still use the oldest client, they keep it alive.
         let oldest = (known.len() == CLIENTS_MAX).then(|| known.remove(0));
         known.push((wanted.clone(), made.clone()));
         drop(known);
@@ -140,7 +140,7 @@ impl Clients {
 
 fn make(wanted: &Connecting) -> Result<Client, ClientError> {
     let mut builder = Client::builder()
-        // The caller follows redirections, to see each of them.
+        // The caller follows redirections itself, so that it sees each of them.
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .gzip(wanted.compress)
@@ -161,9 +161,9 @@ fn make(wanted: &Connecting) -> Result<Client, ClientError> {
         };
         let text = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
         let bundle = Certificate::from_pem_bundle(&text);
-        let bundle = bundle.map_err(|_| refused("no certificates".to_owned()))?;
+        let bundle = bundle.map_err(|_| refused("the file has no certificates".to_owned()))?;
         if bundle.is_empty() {
-            return Err(refused("no certificates".to_owned()));
+            return Err(refused("the file has no certificates".to_owned()));
         }
         builder = builder.tls_built_in_root_certs(false);
         for certificate in bundle {
@@ -204,7 +204,7 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The threads, started at first use. They outlive all elements, as do connections that are kept alive.
+/// Returns the threads, started at first use. They outlive all elements, as do connections that are kept alive.
 pub(super) fn runtime() -> Result<&'static Runtime, ClientError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {

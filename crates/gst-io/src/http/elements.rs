@@ -45,7 +45,7 @@ macro_rules! http_source {
                 #[property(name = "ssl-strict", nick = "Strict TLS", blurb = "Refuse servers whose certificate is not trusted", type = bool, get = |s: &Self| s.http.values().connecting.strict, set = |s: &Self, v| s.http.values().connecting.strict = v, default = true, flags = UP_TO_READY)]
                 #[property(name = "ssl-ca-file", nick = "CA file", blurb = "File with the certificates (PEM) that are trusted instead of those of the system", type = Option<String>, get = |s: &Self| s.http.values().connecting.ca_file.clone(), set = |s: &Self, v| s.http.values().connecting.ca_file = v, flags = UP_TO_READY)]
                 #[property(name = "retries", nick = "Retries", blurb = "Number of retries without a byte of progress before the element fails; -1: no limit", type = i32, get = |s: &Self| s.http.values().retries, set = |s: &Self, v| s.http.values().retries = v, minimum = -1, default = RETRIES_DEFAULT, flags = UP_TO_READY)]
-                #[property(name = "retry-delay", nick = "Retry delay", blurb = "Maximum delay before the first retry, ns; it doubles with each retry; the actual delay is random, at least half of it", type = u64, get = |s: &Self| s.http.values().retry_delay_ns, set = |s: &Self, v| s.http.values().retry_delay_ns = v, minimum = 1_000_000, maximum = 3_600_000_000_000, default = RETRY_DELAY_NS_DEFAULT, flags = UP_TO_READY)]
+                #[property(name = "retry-delay", nick = "Retry delay", blurb = "Maximum delay before the first retry, ns. It doubles with each retry; the actual delay is random, between half of this maximum and the maximum", type = u64, get = |s: &Self| s.http.values().retry_delay_ns, set = |s: &Self, v| s.http.values().retry_delay_ns = v, minimum = 1_000_000, maximum = 3_600_000_000_000, default = RETRY_DELAY_NS_DEFAULT, flags = UP_TO_READY)]
                 #[property(name = "retry-delay-max", nick = "Greatest retry delay", blurb = "Maximum delay before any retry, ns", type = u64, get = |s: &Self| s.http.values().retry_delay_ns_max, set = |s: &Self, v| s.http.values().retry_delay_ns_max = v, minimum = 1_000_000, maximum = 3_600_000_000_000, default = RETRY_DELAY_NS_MAX_DEFAULT, flags = UP_TO_READY)]
                 #[property(name = "minimum-rate", nick = "Minimum rate", blurb = "Average rate below which a connection has failed, bytes per second. It is measured over minimum-rate-time, only while the element waits for the server; 0: no limit", type = u32, get = |s: &Self| s.http.values().rate_min, set = |s: &Self, v| s.http.values().rate_min = v, default = 0, flags = UP_TO_READY)]
                 #[property(name = "minimum-rate-time", nick = "Minimum rate's time", blurb = "Time over which minimum-rate is measured, ns", type = u64, get = |s: &Self| s.http.values().rate_window_ns, set = |s: &Self, v| s.http.values().rate_window_ns = v, minimum = 100_000_000, maximum = 3_600_000_000_000, default = RATE_WINDOW_NS_DEFAULT, flags = UP_TO_READY)]
@@ -169,8 +169,8 @@ http_source!(
     "Reads a resource over HTTP, on its own thread or on the thread of a shared context"
 );
 
-/// Registers the elements. `reqwesthttpsrc` has its usual rank, below that of the stock source, which applications get as long as
-/// it is installed. `ts-httpsrc` must be selected by name.
+/// Registers the elements. `reqwesthttpsrc` has its usual rank, which is below that of the stock source. So applications get the
+/// stock source if it is installed. `ts-httpsrc` must be selected by name.
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     for (name, rank, kind) in [
         (

@@ -68,7 +68,7 @@ async fn run(plan: Arc<Plan>, pipe: Pipe, span: Span) {
             Verdict::Again(delay_ns, problem) => {
                 if let Some(problem) = problem {
                     plan.counts.retries.add(1);
-                    // While the reader is paused, it gets no further events.
+                    // While the reader is paused, wait before sending it more events.
                     pipe.room().await;
                     let position = transfer.position();
                     pipe.push(Item::Retry {
@@ -136,7 +136,7 @@ async fn attempt(plan: &Plan, pipe: &Pipe, transfer: &mut Transfer) -> Result<Ve
     }
 }
 
-/// Sends a request and follows redirections, until a body follows.
+/// Sends a request and follows redirections, until a response has a body.
 async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Problem> {
     let mut hops = Hops::new(plan.location.clone());
     loop {
@@ -170,7 +170,7 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
         }
         if let Some(problem) = refusal(status, response.headers()) {
             return Err(match store {
-                // The response to a range beyond the object's end gives the object's length.
+                // In the response to a range beyond the object's end, the header already gives the object's length.
                 Some(_) if status != 416 => explained(response).await,
                 _ => problem,
             });
@@ -182,7 +182,7 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
     }
 }
 
-/// The response of a server, or of a station that does not speak HTTP. `sent` are the headers for the station.
+/// Returns the response of a server, or of a station that does not speak HTTP. `sent` are the headers for the station.
 async fn answered(plan: &Plan, request: Request, sent: &HeaderMap) -> Result<Response, Problem> {
     let url = request.url().clone();
     let may_be_station = plan.is_direct && plan.store.is_none() && url.scheme() == "http";
@@ -210,7 +210,7 @@ async fn explained(response: Response) -> Problem {
     }
 }
 
-/// The headers of a request; secrets are sent only to the plan's own origin.
+/// Returns the headers of a request. Secrets are included only for the plan's own origin.
 fn headers(plan: &Plan, ask: &Ask, keeps_secrets: bool) -> HeaderMap {
     let mut headers = plan.headers.clone();
     if !keeps_secrets {
@@ -303,7 +303,8 @@ fn opened(
     }
 }
 
-/// The headers in the form that existing applications read: a string for each header, an array for several of the same name.
+/// Returns the headers in the form that existing applications read: a string for each header, or an array if several headers have
+/// the same name.
 fn structure_of(name: &str, headers: &HeaderMap) -> gst::Structure {
     let mut structure = gst::Structure::new_empty(name);
     for name in headers.keys() {
@@ -326,7 +327,7 @@ fn structure_of(name: &str, headers: &HeaderMap) -> gst::Structure {
     structure
 }
 
-/// Tags with the station's description of itself.
+/// Tags from the headers by which a station describes itself.
 fn tags_of(headers: &HeaderMap) -> Option<gst::TagList> {
     let text = |name: &str| {
         let text = text_of(headers.get(name)?).trim().to_owned();
@@ -353,7 +354,7 @@ fn text_of(value: &HeaderValue) -> String {
         Ok(text) => text.to_owned(),
         Err(_) => bytes.iter().copied().map(char::from).collect(),
     };
-    // NUL is obsolete, but the parser accepts it (RFC 9110, section 5.5). Strings of GLib cannot contain it.
+    // NUL is obsolete, but the HTTP parser accepts it (RFC 9110, section 5.5). GLib's strings cannot contain it.
     text.replace('\0', " ")
 }
 

@@ -5,7 +5,7 @@
 //! | [`Pipe::room`], [`Pipe::push`] | the fetch |
 //! | [`Pipe::take`] | the reader |
 //!
-//! While the queue is full, the fetch reads nothing from its connection, and the kernel's window closes.
+//! While the queue is full, the fetch reads nothing from its connection, so the server has to stop sending.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ struct State {
 
 const ITEM: Topics = Topics::of(0);
 const ROOM: Topics = Topics::of(1);
-/// Maximum number of items. Without it, a server that sends byte by byte would create a queue of entries that are larger than
+/// Maximum number of items. Without it, a server that sends byte by byte could fill the queue with entries that are larger than
 /// their data.
 const ITEMS_MAX: usize = 1024;
 
@@ -75,7 +75,7 @@ impl State {
         self.bytes >= self.bytes_max || self.items.len() >= ITEMS_MAX
     }
 
-    /// Whether enough room is free to wake a fetch. With a smaller limit, a fetch would be woken for each item.
+    /// Whether there is enough room to wake the fetch. If it were woken for less room, it would be woken for each item.
     fn is_roomy(&self) -> bool {
         self.bytes <= self.bytes_max / 2 && self.items.len() <= ITEMS_MAX / 2
     }
@@ -116,7 +116,7 @@ impl Pipe {
         state.wake(ITEM);
     }
 
-    /// Returns the next item, if any. Otherwise wakes `waker` when one arrives.
+    /// Returns the next item, if any. If there is none, wakes `waker` when one arrives.
     pub(super) fn take(&self, waker: impl FnOnce() -> Waker) -> Option<Item> {
         let mut state = self.0.lock();
         let Some(item) = state.items.pop_front() else {
@@ -134,7 +134,7 @@ impl Pipe {
         Some(item)
     }
 
-    /// Number of queued bytes.
+    /// Returns the number of queued bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.lock().bytes
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_gives_room_when_half_of_it_is_taken() {
+    fn a_full_pipe_accepts_data_again_when_it_is_half_empty() {
         let pipe = Pipe::new(1000);
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());

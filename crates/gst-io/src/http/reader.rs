@@ -22,11 +22,11 @@ use crate::kit::time::RunningTime;
 pub(super) struct Shared {
     pub(super) course: Mutex<Course>,
     pub(super) known: Mutex<Option<Known>>,
-    /// Queue of the current fetch, for its level.
+    /// Queue of the current fetch. It is here so that its level can be read.
     pub(super) pipe: Mutex<Option<super::pipe::Pipe>>,
 }
 
-/// Position of the stream, and the seek that led to it.
+/// Position of the stream, and the seek that set it.
 pub(super) struct Course {
     /// Segment in bytes, with the reached position.
     pub(super) segment: gst::Segment,
@@ -34,7 +34,7 @@ pub(super) struct Course {
     pub(super) seqnum: Option<gst::Seqnum>,
     /// Incremented by each seek, which starts a new fetch.
     pub(super) generation: u64,
-    /// The new segment must be sent without a flush.
+    /// Whether the new segment must be sent without a flush.
     pub(super) must_announce: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Known {
 /// Settings for the buffers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Size of a buffer; 0: as received from the network.
+    /// Size of a buffer; 0 means that buffers are as received from the network.
     pub(super) block_bytes: usize,
     /// Number of buffers after which the stream ends.
     pub(super) buffers_max: Option<u32>,
@@ -100,13 +100,13 @@ pub struct HttpReader {
     /// Data left after the last buffer, and its position.
     rest: Option<(Bytes, u64)>,
     caps: Option<gst::Caps>,
-    /// Whether the stream has started, so that later caps are separate events.
+    /// Whether the stream has started, so that new caps must be pushed as separate events.
     is_open: bool,
     is_discont: bool,
-    /// Whether downstream flushes. Until the end of the flush, nothing is pushed.
+    /// Whether downstream flushes. Nothing is pushed until the flush ends.
     is_held: bool,
     has_data: bool,
-    /// Whether everything has been pushed. A flush without a seek leads to the same end again.
+    /// Whether everything has been pushed. After a flush without a seek, the same end is pushed again.
     has_ended: bool,
     buffers: u32,
     time: RunningTime,
@@ -143,7 +143,7 @@ impl HttpReader {
         lock(&self.shared.course).event()
     }
 
-    /// Starts the fetch of another part, or the first one.
+    /// Starts the fetch of the first part, or of another part after a seek.
     fn follow(&mut self) -> Result<(), gst::ErrorMessage> {
         let (generation, span, segment) = {
             let course = lock(&self.shared.course);
@@ -161,7 +161,7 @@ impl HttpReader {
         self.has_ended = false;
         self.is_discont = true;
         self.events.extend(segment.filter(|_| self.is_open));
-        // The old connection is closed before the new request.
+        // Close the old connection before the new request.
         self.fetch = None;
         let fetch = Fetch::begin(self.plan.clone(), span)
             .map_err(|error| gst::error_msg!(gst::ResourceError::OpenRead, ["{error}"]))?;
@@ -186,7 +186,7 @@ impl HttpReader {
             let message = gst::message::DurationChanged::builder().src(&element);
             let _ = element.post_message(message.build());
         }
-        // A stream that restarts begins with a whole metadata interval. New caps tell the demultiplexer.
+        // A stream that restarts begins with a whole metadata interval, which new caps announce to the demultiplexer.
         let caps = caps_of(&opened.media);
         let begins_anew = opened.is_break && matches!(opened.media, Media::Icy { .. });
         if self.is_open && (caps != self.caps || begins_anew) {
@@ -201,7 +201,7 @@ impl HttpReader {
         self.events.extend(opened.tags.map(gst::event::Tag::new));
     }
 
-    /// The next buffer of the available data.
+    /// Returns the next buffer of the available data.
     fn buffer(&mut self, cx: &Cx<'_>, mut bytes: Bytes, position: u64) -> Produced {
         let block = self.shape.block_bytes;
         if block > 0 && bytes.len() > block {
@@ -273,7 +273,7 @@ impl HttpReader {
         gst::warning!(
             CAT,
             obj = element,
-            "{place}: {problem}; again in {} ms",
+            "{place}: {problem}; the next attempt is in {} ms",
             delay_ns / 1_000_000
         );
         let structure = gst::Structure::builder("http-retry")
@@ -403,7 +403,7 @@ impl Producer for HttpReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // Like the stock source, it waits for the end of the flush: data pushed before that end would be lost.
+        // As in the stock source, wait for the end of the flush. Data that is pushed before it would be lost.
         self.is_held = error == gst::FlowError::Flushing && !self.shape.is_live;
     }
 

@@ -107,7 +107,7 @@ impl PropertyGroup for ExtraHeaders {
     }
 }
 
-/// Why the properties make no plan.
+/// Why a plan cannot be made from the properties.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SettingsError {
     #[error("location is not set; expected http://host/path or https://host/path")]
@@ -145,7 +145,7 @@ pub(super) struct Counts {
     pub(super) slow: Count,
 }
 
-/// A counter. After a seek, the last fetch may still count while the next one counts.
+/// A counter with several writers: after a seek, the last fetch may still count while the next one already does.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
 
@@ -181,7 +181,7 @@ pub(super) struct Plan {
     pub(super) is_direct: bool,
     /// Cookies; `None`: they are not stored.
     pub(super) cookies: Option<Cookies>,
-    /// Whether the server was found not to speak HTTP.
+    /// Whether the server is known not to speak HTTP.
     pub(super) is_old_station: AtomicBool,
 }
 
@@ -225,7 +225,7 @@ impl Signed {
 }
 
 impl Plan {
-    /// The location, for messages.
+    /// Returns the location, for messages.
     pub(super) fn place(&self) -> String {
         self.shown.clone().unwrap_or_else(|| self.location.shown())
     }
@@ -240,7 +240,7 @@ impl Plan {
     }
 }
 
-/// Normalises the property `proxy` to a URL with a scheme and a path; empty: no proxy.
+/// Normalises the property `proxy` to a URL with a scheme and a path. An empty text means no proxy.
 pub(super) fn proxy_url(given: &str) -> String {
     if given.is_empty() {
         return String::new();
@@ -326,7 +326,8 @@ impl Values {
     }
 }
 
-/// Adds a field of `extra-headers`: a value, or a list of values for the same header. It replaces the element's own header.
+/// Adds a field of `extra-headers`: a value, or a list of values for the same header. It replaces the header that the element
+/// itself would send.
 fn add_extra(
     headers: &mut HeaderMap,
     name: &str,
@@ -363,7 +364,7 @@ fn add_extra(
     Ok(())
 }
 
-/// A value in a header's form.
+/// Returns a value in a header's form.
 fn text_of(value: &glib::Value) -> Option<String> {
     let text = value.transform::<Option<String>>().ok()?;
     text.get::<Option<String>>().ok().flatten()

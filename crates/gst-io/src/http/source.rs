@@ -17,7 +17,7 @@ use crate::kit::lock;
 use crate::kit::source::{self, Driver};
 use crate::kit::stats::StatsProperty;
 
-/// Thread of a source for which no context is named.
+/// The thread of a source if no context is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alone {
     /// A separate thread, which downstream may block.
@@ -41,9 +41,9 @@ pub(crate) struct HttpSource {
 }
 
 /// Maximum wait for a flush. A flush takes microseconds, unless an element of another branch blocks the context's thread. In that
-/// case, the waiting application might be the one that has to unblock the thread.
+/// case, the thread that waits here may be the one that must unblock the context's thread.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
-/// Context whose value has clients. Elements with the same value share their connections.
+/// Name of a GStreamer context that has clients. Elements with the same value share their connections.
 const CLIENTS_CONTEXT: &str = "gst.reqwest.client";
 const CLIENTS_FIELD: &str = "client";
 
@@ -76,7 +76,7 @@ impl HttpSource {
         if self.driver.place().is_some() {
             return Err(glib::Error::new(
                 gst::URIError::BadState,
-                "the location changes in READY and NULL only",
+                "the location can be changed only in READY and NULL",
             ));
         }
         Location::parse(uri).map_err(|error| {
@@ -94,7 +94,7 @@ impl HttpSource {
         self.start(element, plan, &values)
     }
 
-    /// Does the same for an object in S3.
+    /// Acts as [`Self::activate`], for an object in S3.
     pub(crate) fn activate_signed(
         &self,
         element: &gst::Element,
@@ -124,7 +124,7 @@ impl HttpSource {
         self.driver.add(element, &self.src_pad, place, reader)
     }
 
-    /// The first course: from the start, or from the position of a seek before the start.
+    /// Returns the first course: from the start of the resource, or from the position of a seek that was sent before the start.
     fn first_course(&self) -> Course {
         let mut course = Course::default();
         if let Some(event) = self.driver.take_early_seek()
@@ -142,9 +142,9 @@ impl HttpSource {
         drop(pipe);
     }
 
-    /// The context to run on.
+    /// Returns the context to run on.
     fn placing(&self, element: &gst::Element) -> ContextSettings {
-        /// A number is needed, because element names are not unique.
+        /// The name needs a number, because element names are not unique.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let context = lock(&self.context).clone();
         if self.alone == Alone::Shared || context.is_named() {
@@ -207,8 +207,8 @@ impl HttpSource {
         }
     }
 
-    /// Fetches from another position. Returns `false` if the server does not support ranges, or if the seek is not forwards in
-    /// bytes.
+    /// Fetches from another position. Returns `false` if the server does not support ranges, or if the seek is not a forward one
+    /// in bytes.
     pub(crate) fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
         let known = lock(&self.shared.known).clone();
         // Before the first response, seeking is assumed to be possible. The request will show whether it is.
@@ -247,8 +247,8 @@ impl HttpSource {
         true
     }
 
-    /// Ends a seek's flush and waits until it has ended: before that, the pad refuses another seek. It does not run on a
-    /// context's thread, which must not wait for others.
+    /// Ends the flush of a seek, and waits until it has ended, because the pad refuses another seek before that. It does not wait
+    /// on a context's thread, which must not wait for other threads.
     fn end_flush(&self, stop: gst::Event) {
         let (tell, told) = sync_channel(1);
         self.driver.end_flush_and_tell(stop, move || {
@@ -259,7 +259,7 @@ impl HttpSource {
         }
     }
 
-    /// The clients of the pipeline, if it has some, otherwise those of the process.
+    /// Returns the clients of the pipeline, or those of the process if the pipeline has none.
     fn clients(&self, element: &gst::Element) -> Clients {
         let given = || lock(&self.clients).clone();
         if let Some(clients) = given() {
@@ -289,19 +289,19 @@ impl HttpSource {
         clients
     }
 
-    /// Uses the clients of a context, if it is one of ours.
+    /// Uses the clients of a GStreamer context, if it is one of ours.
     pub(super) fn set_context(&self, context: &gst::Context) {
         if context.context_type() != CLIENTS_CONTEXT {
             return;
         }
-        // Another plugin's context of this name has a value of another type.
+        // A context of the same name by another plugin has a value of another type.
         if let Ok(clients) = context.structure().get::<Clients>(CLIENTS_FIELD) {
             *lock(&self.clients) = Some(clients);
         }
     }
 }
 
-/// The segment after a seek. Without a flush, running time continues from the position.
+/// Returns the segment after a seek. Without a flush, running time continues from the position.
 fn after(
     segment: &gst::Segment,
     seek: &gst::event::Seek<gst::EventRef>,

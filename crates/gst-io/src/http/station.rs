@@ -1,5 +1,6 @@
-//! Stations that answer `ICY 200 OK` (SHOUTcast's first protocol, which has no standard). That is not HTTP, so the client refuses
-//! it. The request uses HTTP/1.0 on a separate connection, and the stream ends with that connection.
+//! Stations that answer `ICY 200 OK` (SHOUTcast's first protocol, which has no standard). This is not HTTP, so the HTTP client
+//! refuses the answer. The request is therefore sent with HTTP/1.0 on a separate connection. The stream ends when that connection
+//! ends.
 
 use std::io;
 use std::pin::Pin;
@@ -14,12 +15,12 @@ use tokio::net::TcpStream;
 
 use super::core::Problem;
 
-/// Whether the client failed because the reply was not HTTP. The library reports that only by text.
+/// Whether the client failed because the reply was not HTTP. The library reports that only as text.
 pub(super) fn is_no_http(causes: &str) -> bool {
     causes.contains("invalid HTTP version")
 }
 
-/// Requests `url`, of the scheme `http`. Replies of an HTTP server are read, too.
+/// Requests `url`, which has the scheme `http`. Replies of ordinary HTTP servers are read, too.
 pub(super) async fn ask(url: &Url, headers: &HeaderMap) -> Result<Response, Problem> {
     let unreachable = |error: io::Error| Problem::Connect(error.to_string());
     let broken = |error: io::Error| Problem::Broken(error.to_string());
@@ -36,16 +37,16 @@ pub(super) async fn ask(url: &Url, headers: &HeaderMap) -> Result<Response, Prob
     let end = loop {
         let count = stream.read(&mut room).await.map_err(broken)?;
         if count == 0 {
-            return Err(refused("it ends before its headers do"));
+            return Err(refused("the answer ends within its headers"));
         }
-        // The end may be split across two reads.
+        // The end of the head may be split across two reads.
         let from = head.len().saturating_sub(3);
         head.extend_from_slice(&room[..count]);
         if let Some(end) = end_of(&head[from..]) {
             break from + end;
         }
         if head.len() > HEAD_BYTES_MAX {
-            return Err(refused("its headers do not end"));
+            return Err(refused("the headers of the answer are too long"));
         }
     };
     let first = Bytes::copy_from_slice(&head[end..]);
@@ -84,7 +85,7 @@ fn request(url: &Url, headers: &HeaderMap) -> Vec<u8> {
     request
 }
 
-/// Position after the empty line.
+/// Returns the position after the empty line.
 fn end_of(head: &[u8]) -> Option<usize> {
     let ends = [&b"\r\n\r\n"[..], b"\n\n"];
     let found = ends.iter().filter_map(|end| {
@@ -127,7 +128,9 @@ fn unfold(byte: &u8) -> u8 {
 }
 
 fn refused(why: &str) -> Problem {
-    Problem::Broken(format!("an answer that is neither HTTP nor ICY: {why}"))
+    Problem::Broken(format!(
+        "the server's answer is neither HTTP nor ICY: {why}"
+    ))
 }
 
 /// The remaining data of a connection.
@@ -156,7 +159,7 @@ impl http_body::Body for Rest {
         Poll::Ready(match (read, room.filled()) {
             (Err(error), _) => Some(Err(error)),
             (Ok(()), []) => None,
-            // This is an exact copy: a slice of the buffer would keep all of it.
+            // Copy the data exactly, because a slice would keep the whole buffer in memory.
             (Ok(()), bytes) => Some(Ok(Frame::data(Bytes::copy_from_slice(bytes)))),
         })
     }
@@ -172,14 +175,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_end_with_an_empty_line() {
+    fn a_response_head_ends_at_an_empty_line() {
         assert_eq!(end_of(b"ICY 200 OK\r\na: b\r\n\r\nrest"), Some(20));
         assert_eq!(end_of(b"ICY 200 OK\n\nrest\r\n\r\n"), Some(12));
         assert_eq!(end_of(b"ICY 200 OK\r\na: b\r\n"), None);
     }
 
     #[test]
-    fn both_protocols_are_read_and_others_refused() {
+    fn icy_and_http_responses_are_parsed_and_others_refused() {
         for line in ["ICY 200 OK", "HTTP/1.0 200 OK", "HTTP/1.1 200 OK"] {
             let head = format!("{line}\r\nicy-name:A station\r\n\r\n");
             let response = response(head.as_bytes(), Body::default()).expect("an answer");

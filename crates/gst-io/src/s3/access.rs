@@ -13,7 +13,7 @@ pub(super) const RETRY_DURATION_MS: i64 = 75_000;
 /// Default number of attempts of a request, the same as in the stock elements.
 pub(super) const ATTEMPTS: u32 = 5;
 
-/// Replacement for a secret: properties are printed, and are in dumps of pipelines.
+/// Replacement for a secret, because properties are printed, and appear in dumps of pipelines.
 const HIDDEN: &str = "***";
 
 /// Values of the properties. It must not be printed, because it contains secrets.
@@ -23,7 +23,7 @@ pub(super) struct Access {
     pub(super) bucket: Option<String>,
     pub(super) key: Option<String>,
     pub(super) version: Option<String>,
-    /// Error of an invalid `uri`, which fails the start.
+    /// Error of an invalid `uri`. It makes the start fail.
     uri_error: Option<Error>,
     pub(super) endpoint: Option<String>,
     pub(super) path_style: bool,
@@ -66,7 +66,7 @@ fn shown(secret: Option<&String>) -> Option<String> {
     set(secret).map(|_| HIDDEN.to_owned())
 }
 
-/// Returns the secret after a property was set. Setting the replacement text that is shown keeps the known secret.
+/// Returns the new secret after a property was set. If the new value is the replacement text, the known secret stays.
 fn taken(secret: Option<String>, known: Option<String>) -> Option<String> {
     match secret.as_deref() {
         Some(HIDDEN) => known,
@@ -151,7 +151,7 @@ impl Access {
         })
     }
 
-    /// The key, or its template.
+    /// Returns the key, or its template.
     pub(super) fn key(&self) -> Result<&str, Error> {
         let missing =
             "key is not set; expected uri=s3://region/bucket/key, or region, bucket and key";
@@ -159,7 +159,7 @@ impl Access {
     }
 }
 
-/// Converts a property in ms; -1: none.
+/// Converts a property in ms; -1 means none.
 pub(super) fn ms(value: i64) -> Option<u64> {
     u64::try_from(value).ok()
 }
@@ -178,7 +178,7 @@ pub(super) fn timeouts(request_ms: i64) -> Timeouts {
     }
 }
 
-/// The error message for the application.
+/// Returns the error message for the application.
 pub(super) fn error_of(error: &Error, place: &str) -> gst::ErrorMessage {
     let kind = match error {
         Error::Setting(_) => gst::ResourceError::Settings,

@@ -21,13 +21,13 @@ use crate::kit::PropertyGroup;
 #[enum_type(name = "ThreadbareS3OnError")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum S3OnError {
-    /// Its parts are removed from the store.
+    /// The parts of the upload are removed from the store.
     #[enum_value(name = "Abort the upload", nick = "abort")]
     Abort,
-    /// It becomes an object.
+    /// The parts of the upload become an object.
     #[enum_value(name = "Complete the upload with the data so far", nick = "complete")]
     Complete,
-    /// Its parts stay at the store.
+    /// The parts of the upload stay at the store.
     #[default]
     #[enum_value(name = "Do nothing", nick = "do-nothing")]
     DoNothing,
@@ -126,7 +126,7 @@ impl Metadata {
                 let text = text.and_then(|text| text.get::<Option<String>>().ok().flatten());
                 let wrong = || {
                     Error::Setting(format!(
-                        "metadata: '{name}' is a {}; expected texts of {METADATA_BYTES_MAX} bytes in all",
+                        "metadata: '{name}' is a {}; expected strings of {METADATA_BYTES_MAX} bytes in total",
                         value.type_()
                     ))
                 };
@@ -195,7 +195,7 @@ pub(super) enum Keys {
 }
 
 impl Keys {
-    /// Key of the object of this number.
+    /// Returns the key of the object of this number.
     pub(super) fn key(&self, number: u32) -> Result<String, Error> {
         match self {
             Keys::One(key) => Ok(key.clone()),
@@ -225,7 +225,8 @@ pub(super) struct Plan {
 }
 
 impl Values {
-    /// Checks the values and makes the plan. `name` is the element's name, for templates; `None`: the key is not a template.
+    /// Checks the values and makes the plan. `name` is the element's name, for templates. `None` means that the key is not a
+    /// template.
     pub(super) fn plan(
         &self,
         metadata: &Metadata,
@@ -236,7 +237,7 @@ impl Values {
         let key = self.access.key()?;
         if self.access.version.is_some() {
             return Err(Error::Setting(
-                "uri: a version cannot be written; leave out ?version=".into(),
+                "uri: a version of an object cannot be written; remove ?version=".into(),
             ));
         }
         let keys = match name {
@@ -246,7 +247,7 @@ impl Values {
                     .map_err(|error| Error::Setting(error.to_string()))?;
                 if cut.limits != Limits::default() && !template.is_numbered() {
                     return Err(Error::Setting(format!(
-                        "key={key}: all objects would have the same one; expected %05d or {{time}} in it"
+                        "key={key}: all objects would have the same key; expected %05d or {{time}} in the key"
                     )));
                 }
                 Keys::Template(template, name.into())
@@ -322,7 +323,7 @@ impl Values {
         }
     }
 
-    /// The process's pool; the last sink with a value other than the default sets its size.
+    /// Returns the process's pool. If several sinks set its size, the last value other than the default applies.
     fn pool(&self) -> Pool {
         let pool = Pool::of_process();
         if self.buffer_bytes_max != BUFFER_BYTES_MAX {

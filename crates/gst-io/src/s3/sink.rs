@@ -16,12 +16,12 @@ use crate::kit::sink::{FileSyncProperties, Sink};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{CAT, lock};
 
-/// Maximum wait until a store confirms that it accepts objects. After it, the element continues without the confirmation, and
-/// queues data until it arrives.
+/// Maximum wait until a store confirms that it accepts objects. After that time, the element continues, and queues data until the
+/// confirmation arrives.
 const OPEN_WAIT: Duration = Duration::from_secs(30);
-/// Maximum wait for the end of objects at a stop. Unfinished objects continue.
+/// Maximum wait for the end of objects when the element stops. Objects that take longer continue afterwards.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// Maximum wait at the end with a spool, which keeps all data.
+/// Maximum wait for the end of objects when a sink with a spool stops. It is shorter, because the spool keeps all data.
 const CLOSE_WAIT_SPOOLED: Duration = Duration::from_secs(1);
 
 /// Meaning of the keys.
@@ -87,7 +87,7 @@ impl S3Sink {
         self.totals.structure(now, rendered)
     }
 
-    /// Checks the store, and waits for the answer, so that wrong settings fail here.
+    /// Checks the store, and waits for the answer, so that wrong settings fail at this state change.
     pub(super) fn activate(
         &self,
         element: &gst::Element,
@@ -116,7 +116,7 @@ impl S3Sink {
                 None => gst::warning!(
                     CAT,
                     obj = element,
-                    "{shown}: the store takes long to answer"
+                    "{shown}: the store has not answered yet"
                 ),
             }
         }
@@ -124,8 +124,8 @@ impl S3Sink {
         Ok(())
     }
 
-    /// Ends the last object, too, according to `on-error`. Waits for its end for a limited time, but not on a context's thread,
-    /// and reports it.
+    /// Ends the last object, too, as `on-error` says, and reports its end. Waits for the end for a limited time, but does not
+    /// wait on a context's thread.
     pub(super) fn deactivate(&self, element: &gst::Element, sink: &Sink<Writer>) {
         sink.with_renderer(Writer::break_off);
         if current_shard_id().is_none() {
@@ -146,7 +146,12 @@ impl S3Sink {
         }
         let left = sink.with_renderer(Writer::stop);
         for upload in &left {
-            gst::warning!(CAT, obj = element, "{}: not complete yet", upload.key());
+            gst::warning!(
+                CAT,
+                obj = element,
+                "{}: the upload is not complete yet",
+                upload.key()
+            );
         }
     }
 
@@ -167,12 +172,12 @@ impl S3Sink {
         }
     }
 
-    /// Handles a wake-up by an upload, or by a thread that has posted.
+    /// Handles a wake-up by an upload, or by a thread that has posted messages.
     pub(super) fn rung(sink: &Sink<Writer>) {
         sink.with_renderer(Writer::progress);
         sink.tell_renderer_changed();
     }
 }
 
-/// Ignores an error of a property, because its caller cannot receive it. The start reports it.
+/// Ignores the error of a property, because its setter cannot return it. The start of the element reports it.
 pub(super) fn later(_: Result<(), Error>) {}

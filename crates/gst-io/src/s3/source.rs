@@ -41,7 +41,7 @@ impl S3Source {
         if self.http.driver.place().is_some() {
             return Err(glib::Error::new(
                 gst::URIError::BadState,
-                "the uri changes in READY and NULL only",
+                "the uri can be changed only in READY and NULL",
             ));
         }
         let set = self.values().access.set_uri(Some(uri));
@@ -71,7 +71,7 @@ impl S3Source {
     }
 }
 
-/// The object, with the credentials that sign its requests.
+/// Returns the object, with the credentials that sign its requests.
 fn signed(values: &Values) -> Result<Signed, Error> {
     let access = &values.access;
     let (settings, key) = (access.store()?, access.key()?);

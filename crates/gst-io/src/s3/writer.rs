@@ -87,7 +87,7 @@ pub struct Writer {
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     /// Number of bytes of the stream so far; unknown after a flush.
     position: Option<u64>,
-    /// Whether the incoming data has already been written.
+    /// Whether the muxer rewrites data that the store already has.
     is_behind: bool,
     has_warned: bool,
     totals: Arc<Totals>,
@@ -126,7 +126,7 @@ impl Writer {
         }
     }
 
-    /// Restarts. The bucket may not be confirmed yet. Until then, data is queued.
+    /// Starts with a new plan. Until the bucket is confirmed, data is queued.
     pub(super) fn start(&mut self, plan: Plan, opening: Opening) {
         self.rotation = Rotation::new(plan.limits);
         self.number = plan.first_number;
@@ -151,7 +151,7 @@ impl Writer {
         left
     }
 
-    /// Ends the stream before its regular end.
+    /// Ends the stream, although it has not reached its regular end.
     pub(super) fn break_off(&mut self) {
         let Some(plan) = &self.plan else { return };
         let is_spooled = self
@@ -159,7 +159,7 @@ impl Writer {
             .as_ref()
             .is_some_and(|place| place.spool.is_some());
         match plan.on_error {
-            // Data in a spool becomes an object, because a file stays a file, too.
+            // Data in a spool becomes an object, in the same way as the data of a file sink stays in its file.
             OnError::DoNothing if is_spooled => self.close_current(),
             OnError::Complete => self.close_current(),
             on_error => self.give_up_current(on_error),
@@ -176,7 +176,7 @@ impl Writer {
         self.closing.push_back(Closing { fragment, extent });
     }
 
-    /// Whether all objects are complete and all messages posted, except the one that this thread is posting.
+    /// Whether all objects are complete and all messages are posted. A message that this thread is posting does not count.
     pub(super) fn is_idle(&self) -> bool {
         self.closing.is_empty() && (self.outbox.is_empty() || is_posting())
     }
@@ -201,7 +201,7 @@ impl Writer {
         })
     }
 
-    /// Handles a wake-up by an upload, or by a thread that has posted.
+    /// Handles a wake-up by an upload, or by a thread that has posted messages.
     pub(super) fn progress(&mut self) {
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
@@ -215,7 +215,7 @@ impl Writer {
             self.totals.add(closing.fragment.upload.counts());
             match result {
                 Ok(stored) => self.announce(&closing, &stored),
-                // This upload was given up on request.
+                // This upload was given up at our own request.
                 Err(Error::GivenUp) => {}
                 Err(error) => drop(self.fail(&error)),
             }
@@ -388,7 +388,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Prepares the object for the buffer. Returns `Some` if the buffer must wait or is dropped.
+    /// Prepares the object for the buffer. Returns `Some` if the buffer must wait, or is dropped.
     fn begin(&mut self, buffer: &gst::Buffer) -> Option<Rendered> {
         match self.reach() {
             Poll::Pending => return Some(self.full()),
@@ -435,7 +435,8 @@ impl Writer {
         };
         self.is_behind = now > 0 && start < now;
         if self.is_behind {
-            self.warn("the muxer goes back to write its header again, but an object in S3 cannot be rewritten: the new header is left out. Expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true");
+            self.warn("the muxer goes back to write its header again, but an object in S3 cannot be rewritten: the new header is left \
+            out. Expected a format without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true");
         } else if now > 0 && start > now {
             let text = format!(
                 "the stream jumps from byte {now} to byte {start}; an object in S3 cannot have gaps"
@@ -533,7 +534,7 @@ impl Renderer for Writer {
             Poll::Ready(Err(error)) => return self.fail(&error),
             Poll::Ready(Ok(())) => {}
         }
-        // A stream without data is an object of no bytes.
+        // A stream without data becomes an object of no bytes.
         if !std::mem::replace(&mut self.has_ended, true)
             && self.current.is_none()
             && self.closing.is_empty()
@@ -555,7 +556,8 @@ impl Renderer for Writer {
         }
     }
 
-    /// Handles a flush: the object restarts. With several objects, the data before the flush is one.
+    /// Handles a flush: the object restarts. If the stream is cut into several objects, the data before the flush becomes one of
+    /// them.
     fn flush(&mut self) {
         (self.is_full, self.position) = (false, None);
         (self.offset, self.is_begun, self.is_behind) = (0, false, false);

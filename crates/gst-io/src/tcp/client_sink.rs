@@ -51,7 +51,7 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
 struct Link {
     stage: Mutex<Stage>,
     bytes: AtomicU64,
-    /// Number of buffers not written, or only partly, since the connection was lost.
+    /// Number of buffers that were not written, or only in part, since the connection was lost.
     lost: AtomicU64,
     connections: AtomicU64,
 }
@@ -71,7 +71,7 @@ enum Stage {
 }
 
 impl Link {
-    /// Writes as much as the socket accepts, from `written` on. Returns `true` if that was all.
+    /// Writes as much as the socket accepts, from `written` on. Returns `true` if everything was written.
     fn write(&self, data: &[u8], written: &mut usize) -> bool {
         let mut stage = lock(&self.stage);
         let Stage::Open {
@@ -89,7 +89,7 @@ impl Link {
                     self.bytes.fetch_add(bytes as u64, Relaxed);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // The same happens after an error: the context's thread reads it from the socket and reports it.
+                // Wake the context's thread after an error, too. It reads the error from the socket and reports it.
                 Err(error) => {
                     *is_full = true;
                     let error = (error.kind() != ErrorKind::WouldBlock).then_some(error);
@@ -112,7 +112,7 @@ pub struct Writer {
     begun: Option<Begun>,
 }
 
-/// A buffer that was partly written. The server expects the remaining part, even after a flush.
+/// A buffer of which a part was written. The server expects the remaining part, even after a flush.
 struct Begun {
     buffer: gst::Buffer,
     written: usize,
@@ -120,7 +120,8 @@ struct Begun {
 }
 
 impl Begun {
-    /// Copies the remaining part. The sink drops the buffer only after unlocking, but this part is dropped under the lock.
+    /// Copies the remaining part, because it will be dropped under the lock. The sink's own reference is dropped only after the
+    /// unlock.
     fn outlive_flush(&mut self) {
         self.is_flushed = true;
         if let Ok(copy) = self.buffer.copy_deep() {
@@ -134,7 +135,7 @@ impl Writer {
     fn write(&self, mut begun: Begun) -> Option<Begun> {
         let is_done = match begun.buffer.map_readable() {
             Ok(map) => self.link.write(&map, &mut begun.written),
-            // The memory is unreadable, for example protected.
+            // The memory cannot be read. For example, it is protected.
             Err(_) => true,
         };
         (!is_done).then_some(begun)
@@ -185,14 +186,14 @@ impl Renderer for Writer {
     }
 }
 
-/// Connects, then waits for room.
+/// Connects, and then waits for room.
 struct Caller {
     link: Arc<Link>,
     addresses: VecDeque<SocketAddr>,
     connecting: Option<(TcpStream, SocketAddr)>,
     open: Option<(Arc<TcpStream>, SocketAddr)>,
     watched: Option<Interest>,
-    /// Whether the server sends nothing more.
+    /// Whether the server has closed its sending side.
     has_ended: bool,
     element: glib::WeakRef<TcpClientSink>,
     itself: OnceLock<AgentHandle<Caller>>,
@@ -236,7 +237,7 @@ impl Caller {
         }
     }
 
-    /// Tries the addresses in turn.
+    /// Tries the addresses one after another.
     fn connect(&mut self, cx: &Cx<'_>, failed: Option<TcpError>) {
         match begin_with_first(&mut self.addresses, failed) {
             Ok(connecting) => {
@@ -274,7 +275,8 @@ impl Caller {
         }
     }
 
-    /// Handles a report of the pushing thread: it has more than the socket accepts, or has found the connection broken.
+    /// Handles a report of the pushing thread: it has more data than the socket accepts, or it has found that the connection is
+    /// broken.
     fn is_wanted(&mut self, cx: &Cx<'_>, error: Option<std::io::Error>) {
         match error {
             None => self.watch(cx, Interest::Write),
@@ -285,14 +287,14 @@ impl Caller {
         }
     }
 
-    /// Discards the server's data: closing a connection with unread data would be a reset, which loses data that the server has
-    /// not read yet.
+    /// Discards the server's data. If unread data were left, closing the connection would send a reset, and the server would lose
+    /// data that it has not read yet.
     fn listen(&mut self, cx: &Cx<'_>) {
         let Some((stream, _)) = &self.open else {
             return;
         };
         match (&**stream).read(&mut [0; 512]) {
-            // The server sends nothing more but may still receive, as nc does. Writing shows whether it does.
+            // The server has closed its sending side, but may still receive, as nc does. Writing shows whether it does.
             Ok(0) => {
                 self.has_ended = true;
                 self.unwatch(cx);
@@ -445,7 +447,7 @@ impl SinkElement for Imp {
         }
         *lock(&self.link.stage) = Stage::Idle;
         let begun = self.sink().with_renderer(|writer| writer.begun.take());
-        // This happens outside of the sink's lock, because the owner of the buffer's memory may call the element.
+        // Dropped outside of the sink's lock, because the owner of the buffer's memory may call the element.
         drop(begun);
     }
 }

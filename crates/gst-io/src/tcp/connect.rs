@@ -21,8 +21,8 @@ pub(super) fn begin_connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-/// Starts a connection to the first of these addresses that allows it. Returns the error of the last one. `failed` is the error
-/// of an earlier address.
+/// Starts a connection to the first of these addresses that allows it. If none does, returns the error of the last one. `failed`
+/// is the error of an earlier address.
 pub(super) fn begin_with_first(
     addresses: &mut VecDeque<SocketAddr>,
     mut failed: Option<TcpError>,
@@ -34,7 +34,12 @@ pub(super) fn begin_with_first(
         }
     }
     Err(failed.map_or_else(
-        || gst::error_msg!(gst::ResourceError::OpenRead, ["no address to connect to"]),
+        || {
+            gst::error_msg!(
+                gst::ResourceError::OpenRead,
+                ["the host has no address to connect to"]
+            )
+        },
         Into::into,
     ))
 }

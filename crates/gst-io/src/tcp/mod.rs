@@ -23,7 +23,7 @@ enum TcpError {
     Connect { address: String, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
-    #[error("{0}: no data for {1} s (timeout)")]
+    #[error("{0} sent no data for {1} s (timeout)")]
     TimedOut(String, u32),
     #[error("{0}: {1}")]
     Read(String, io::Error),
@@ -43,9 +43,9 @@ impl From<TcpError> for gst::ErrorMessage {
     }
 }
 
-/// Whether a failure to accept concerns only one connection (accept(2)): no client is waiting, or the client or its network has
-/// gone. All other failures persist. For lack of descriptors or memory, the client stays in the backlog, and the listener stays
-/// readable. A thread that retried at once would do nothing else.
+/// Whether a failure to accept concerns only one connection (accept(2)): no client is waiting, or the client or its network is
+/// not there any more. All other failures persist. If descriptors or memory are lacking, the client stays in the backlog and the
+/// listener stays readable. So a thread that retried at once would do nothing else.
 fn is_of_caller(error: &io::Error) -> bool {
     let of_network = [
         libc::ECONNABORTED,
@@ -66,7 +66,7 @@ fn is_of_caller(error: &io::Error) -> bool {
     ) || error.raw_os_error().is_some_and(is_of_network)
 }
 
-/// The listener's pause after a failure that persists.
+/// How long the listener pauses after a failure that persists.
 const EXHAUSTED_PAUSE_NS: u64 = 100_000_000;
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {

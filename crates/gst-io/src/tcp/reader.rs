@@ -144,7 +144,7 @@ impl TcpReader {
         self.watch(cx)
     }
 
-    /// Restarts the time-out.
+    /// Restarts the time-out for data.
     fn expect_something(&self, cx: &Cx<'_>) {
         let timeout_s = u64::from(self.settings.timeout_s);
         let expects = matches!(self.stage, Stage::Connecting(..) | Stage::Open(_));
@@ -154,7 +154,7 @@ impl TcpReader {
         }
     }
 
-    /// Tries the addresses in turn; gives up after the last one.
+    /// Tries the addresses one after another. Gives up after the last one.
     fn connect(
         &mut self,
         cx: &Cx<'_>,
@@ -189,7 +189,7 @@ impl TcpReader {
         }
     }
 
-    /// Accepts a client. The next client waits until this one has gone, or until the element is restarted.
+    /// Accepts a client. The next client has to wait until this one disconnects, or until the element is restarted.
     fn accept(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
         let Stage::Waiting(Origin::From(listener)) = &self.stage else {
             return Ok(());
@@ -212,7 +212,7 @@ impl TcpReader {
             Err(error) if is_of_caller(&error) => Ok(()),
             Err(error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
-                    gst::warning!(crate::kit::CAT, "cannot accept the caller: {error}");
+                    gst::warning!(crate::kit::CAT, "cannot accept a client: {error}");
                 }
                 self.unwatch(cx);
                 cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
@@ -221,8 +221,8 @@ impl TcpReader {
         }
     }
 
-    /// Handles the end of the connection. `failed`: it ended with an error. The element ends or fails, or waits for the next
-    /// client.
+    /// Handles the end of the connection; `failed` is the error, if it ended with one. The element ends, fails, or waits for the
+    /// next client.
     fn ended(&mut self, cx: &Cx<'_>, failed: Option<TcpError>) -> Produced {
         self.close(cx);
         let Some(listener) = self.listener.take() else {
@@ -253,7 +253,7 @@ impl TcpReader {
             Ok(bytes) => {
                 self.counts.bytes.add(bytes as u64);
                 self.counts.buffers.add(1);
-                // After a full block there may be more. Otherwise the poller reports more.
+                // If the block is full, there may be more data. If it is not, the poller reports later data.
                 self.may_act = bytes == self.settings.block_bytes as usize;
                 self.expect_something(cx);
                 let time = self
@@ -292,7 +292,7 @@ impl TcpReader {
         address.map_or_else(|| "the peer".into(), |address| address.to_string())
     }
 
-    /// Stops watching: a descriptor at its end is always readable.
+    /// Stops watching the descriptor, which would always be readable at its end.
     fn close(&mut self, cx: &Cx<'_>) {
         self.unwatch(cx);
         self.stage = Stage::Closed;

@@ -48,7 +48,7 @@ struct Clients {
     bytes_max: AtomicU64,
     /// Maximum number of clients; 0 for no limit.
     clients_max: AtomicU32,
-    /// The first data of each client, from the caps.
+    /// The data that each client gets first. It comes from the caps.
     header: Mutex<Vec<gst::Buffer>>,
     bytes: AtomicU64,
     added: AtomicU64,
@@ -106,8 +106,8 @@ impl Out {
         self.queue.push_back(buffer);
     }
 
-    /// Removes the first buffer. The caller must not drop it under the lock, because the owner of its memory may call the
-    /// element.
+    /// Removes the first buffer. The caller must not drop it under the lock, because the owner of the buffer's memory may call
+    /// the element.
     fn pop(&mut self) -> Option<gst::Buffer> {
         self.written = 0;
         let buffer = self.queue.pop_front()?;
@@ -115,7 +115,7 @@ impl Out {
         Some(buffer)
     }
 
-    /// Whether another buffer would exceed a client's limit. One buffer is always accepted, of any size.
+    /// Whether another buffer would exceed a client's limit. An empty queue always accepts one buffer of any size.
     fn is_full_for(&self, buffer: &gst::Buffer, clients: &Clients) -> bool {
         let buffers_max = usize::try_from(clients.buffers_max.load(Relaxed));
         let bytes_max = clients.bytes_max.load(Relaxed);
@@ -150,7 +150,7 @@ impl Client {
         drop(out);
         let written = self.write(clients);
         if matches!(written, Written::Full) {
-            // The agent waits for room.
+            // Wake the agent, which waits for room.
             self.wake();
         }
         !matches!(written, Written::Broken)
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Writes the first buffer. Returns the buffer if it is finished; the caller drops it.
+    /// Writes the first buffer. If the buffer is finished, returns it; the caller then drops it.
     fn write_first(&self, clients: &Clients) -> Result<Option<gst::Buffer>, Written> {
         let mut out = lock(&self.out);
         let out = &mut *out;
@@ -227,7 +227,7 @@ impl ClientAgent {
         }
     }
 
-    /// Discards a client's data and watches for its end. Returns `false` if the client has gone.
+    /// Discards a client's data, and notices when the client disconnects. Returns `false` if it has.
     fn listen(&self) -> bool {
         let mut ignored = [0; 512];
         match (&self.client.stream).read(&mut ignored) {
@@ -275,11 +275,11 @@ impl Agent for ClientAgent {
 struct Acceptor {
     listener: TcpListener,
     clients: Arc<Clients>,
-    /// Whether the listener is not watched for a while, for lack of memory or of a descriptor for a client.
+    /// Whether the listener is not watched for a while, because memory is lacking, or a descriptor for a client.
     is_resting: bool,
-    /// Whether that was reported.
+    /// Whether this lack was reported.
     has_warned: bool,
-    /// Whether the refusal of excess clients was reported, too.
+    /// Whether it was reported that clients above the limit are refused.
     has_told_of_refusal: bool,
 }
 
@@ -301,8 +301,8 @@ impl Acceptor {
         }
     }
 
-    /// Whether one more client is allowed. If not, its connection is closed, which notifies the client at once. Otherwise the
-    /// client would wait in the backlog for an unknown time.
+    /// Whether one more client is allowed. If not, its connection is closed at once, so that the client notices. Otherwise it
+    /// would wait in the backlog for an unknown time.
     fn has_room(&mut self, address: SocketAddr) -> bool {
         let max = self.clients.clients_max.load(Relaxed);
         if max == 0 || lock(&self.clients.list).len() < max as usize {
@@ -313,7 +313,7 @@ impl Acceptor {
         if !std::mem::replace(&mut self.has_told_of_refusal, true) {
             gst::warning!(
                 crate::kit::CAT,
-                "{}: {address} is refused, there are {max} clients (see max-clients)",
+                "{}: the client {address} is refused, because there are already {max} clients (see max-clients)",
                 self.clients.path()
             );
         }
@@ -458,7 +458,7 @@ impl Imp {
     }
 }
 
-/// The stream header in the caps. Clients need it before buffers that depend on earlier ones.
+/// Returns the stream header in the caps. Clients need it first, because buffers depend on it.
 fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     let header = caps
         .structure(0)
@@ -500,8 +500,9 @@ impl SinkElement for Imp {
             let again = listener.as_ref().map(TcpListener::try_clone);
             again.transpose().ok().flatten()
         };
-        let listener =
-            listener.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let listener = listener.ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no socket"])
+        })?;
         let acceptor = Acceptor {
             listener,
             clients: self.clients().clone(),
@@ -609,10 +610,10 @@ impl ElementImpl for Imp {
 const HOST_DEFAULT: &str = "localhost";
 /// Default of queued buffers: ten seconds of telephony.
 const BUFFERS_MAX_DEFAULT: i32 = 500;
-/// Default of queued bytes: ten seconds of video of 25 Mbit/s. Clients that do not read must not fill the memory.
+/// Default of queued bytes: ten seconds of video of 25 Mbit/s. The limit keeps clients that do not read from filling the memory.
 const BYTES_MAX_DEFAULT: u64 = 32 << 20;
-/// Default of clients: a quarter of the usual limit of descriptors (1024). Strangers must not take the descriptors of all other
-/// elements.
+/// Default of clients: a quarter of the usual limit of descriptors (1024). The limit keeps clients from taking the descriptors
+/// that all other elements need.
 const CLIENTS_MAX_DEFAULT: u32 = 256;
 /// Maximum number of clients accepted at once, before other agents run.
 const ACCEPTED_MAX: usize = 16;
@@ -627,7 +628,7 @@ mod tests {
     /// The kernel may refuse to watch a socket for a while, for lack of memory (epoll_ctl(2)). A regular file, which the kernel
     /// never watches, stands for such a socket.
     #[test]
-    fn a_listener_that_cannot_be_watched_is_tried_again() {
+    fn a_listening_socket_that_cannot_be_watched_is_tried_again() {
         gst::init().unwrap();
         let settings = threadbare_runtime::Settings::default();
         let context = threadbare_runtime::Context::acquire("unwatched", settings).unwrap();

@@ -14,7 +14,7 @@ use crate::kit::source::{self, Driver};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{PropertyGroup, lock};
 
-/// All addresses of a host.
+/// Returns all addresses of a host.
 pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, TcpError> {
     let addresses = (host, port).to_socket_addrs();
     addresses
@@ -26,8 +26,8 @@ pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, Tcp
         })
 }
 
-/// Listens on the first address of a host. For a name with both families, that is the IPv4 address, which the stock elements
-/// connect to first.
+/// Listens on the first address of a host that works. If a name has addresses of both families, IPv4 comes first, because the
+/// stock elements connect to IPv4 first.
 pub(super) fn listen(host: &str, port: u16) -> Result<TcpListener, TcpError> {
     let mut failed = None;
     let mut addresses = resolve(host, port)?;
@@ -66,7 +66,7 @@ pub(super) trait Role: PropertyGroup + Default {
     }
 }
 
-/// The listening end, with the property `keep-listening`, as in `srtsrc`.
+/// The listening end, with the property `keep-listening`, which is the same as in `srtsrc`.
 #[derive(Debug, Default)]
 pub(super) struct Server(bool);
 
@@ -213,8 +213,8 @@ impl<R: Role> TcpSource<R> {
         source::answer_query(pad, element, query, latency, caps)
     }
 
-    /// Opens the listener in READY. All elements of a pipeline are in READY before any is in PAUSED, so connecting elements find
-    /// the listening ones.
+    /// Opens the listener in READY. All elements of a pipeline are in READY before any of them is in PAUSED, so elements that
+    /// connect find the listeners.
     fn open(&self, element: &impl IsA<glib::Object>) -> Result<(), gst::ErrorMessage> {
         if R::LISTENS {
             let values = self.values().clone();

@@ -1,10 +1,10 @@
-//! Clipping of raw audio, exact to the frame.
+//! Clipping of raw audio to exact frames.
 
 use std::ops::Range;
 
 use gst::prelude::*;
 
-/// Number of frames (samples of all channels) in a buffer.
+/// Returns the number of frames (samples of all channels) in a buffer.
 pub fn frames_in(buffer: &gst::BufferRef, audio: &gst_audio::AudioInfo) -> u64 {
     let frames = match buffer.meta::<gst_audio::AudioMeta>() {
         Some(meta) => meta.samples(),
@@ -13,7 +13,7 @@ pub fn frames_in(buffer: &gst::BufferRef, audio: &gst_audio::AudioInfo) -> u64 {
     frames as u64
 }
 
-/// A buffer's duration. Raw audio without a duration is as long as its size.
+/// Returns a buffer's duration. If raw audio has no duration, it is computed from the size.
 pub fn duration_of(
     buffer: &gst::BufferRef,
     audio: Option<&gst_audio::AudioInfo>,
@@ -25,8 +25,8 @@ pub fn duration_of(
     buffer.duration().or_else(of_frames)
 }
 
-/// The number of frames that start before `time`, counted from a frame at 0. A time that was rounded to the nanosecond, up or
-/// down, counts as the time of its frame.
+/// Returns the number of frames that start before `time`, counted from a frame at 0. If `time` was rounded to the nanosecond, up
+/// or down, it counts as the exact time of its frame.
 pub fn frames_before(time: gst::ClockTime, rate: u32) -> Option<u64> {
     let ns = time.nseconds().saturating_sub(ROUNDING_NS);
     ns.mul_div_ceil(u64::from(rate), gst::ClockTime::SECOND.nseconds())
@@ -35,7 +35,7 @@ pub fn frames_before(time: gst::ClockTime, rate: u32) -> Option<u64> {
 /// Maximum error of the difference of two times that were rounded to the nanosecond.
 const ROUNDING_NS: u64 = 1;
 
-/// Clips a buffer to these frames and sets its time. Returns `None` if the buffer has none of them, or has no time.
+/// Clips a buffer to these frames and sets its time. Returns `None` if the buffer contains none of these frames, or has no time.
 pub fn clip_audio(
     buffer: gst::Buffer,
     audio: &gst_audio::AudioInfo,
@@ -96,9 +96,9 @@ mod tests {
         (buffer, audio)
     }
 
-    /// A frame is 1 ms. Expected: the frames themselves, each with its time.
+    /// With frames of 1 ms, the result must be the frames themselves, each with its time.
     #[test]
-    fn frames_keep_their_time_and_number() {
+    fn a_cut_buffer_has_the_selected_frames_with_their_times() {
         let (whole, audio) = buffer(10);
         for (frames, bytes) in [
             (0..10, (0..10).collect::<Vec<u8>>()),

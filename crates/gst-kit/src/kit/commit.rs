@@ -6,9 +6,10 @@ use gst::prelude::*;
 
 /// A state change that a streaming thread has committed.
 ///
-/// A streaming thread must not take the element's state lock: the thread that holds it may wait for the stream to stop.
-/// `gst_element_continue_state` without that lock would call `change_state` at the same time as that thread. So, like the base
-/// class of the stock sinks, the streaming thread takes only the object lock, under which the pending state is decided.
+/// A streaming thread must not take the element's state lock, because the thread that holds the lock may wait for the stream to
+/// stop. If the streaming thread called `gst_element_continue_state` without that lock, `change_state` could run in both threads
+/// at the same time. So, like the base class of the stock sinks, the streaming thread takes only the object lock, under which the
+/// pending state is decided.
 pub struct Committed {
     from: gst::ffi::GstState,
     next: gst::ffi::GstState,

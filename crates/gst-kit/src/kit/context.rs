@@ -16,7 +16,7 @@ pub struct ContextSettings {
     name: String,
     wait_ms: u32,
     threads: i32,
-    /// Text as written by the user; checked when the element starts.
+    /// Text as the user has written it; it is checked when the element starts.
     affinity: String,
     priority: u8,
 }
@@ -34,7 +34,7 @@ impl Default for ContextSettings {
 }
 
 impl PropertyGroup for ContextSettings {
-    /// The property specifications, to be appended to those of an element.
+    /// Returns the property specifications, which are appended to those of an element.
     fn specs() -> Vec<glib::ParamSpec> {
         vec![
             glib::ParamSpecString::builder("context")
@@ -97,7 +97,7 @@ impl PropertyGroup for ContextSettings {
         true
     }
 
-    /// Reads a property.
+    /// Returns the value of a property. Returns `None` if it is not in this group.
     fn get(&self, name: &str) -> Option<glib::Value> {
         Some(match name {
             "context" => self.name.to_value(),
@@ -111,7 +111,7 @@ impl PropertyGroup for ContextSettings {
 }
 
 impl ContextSettings {
-    /// A context of one thread.
+    /// Creates settings for a context of one thread.
     #[doc(hidden)]
     pub fn named(name: String, wait_ms: u32) -> Self {
         ContextSettings {
@@ -121,24 +121,24 @@ impl ContextSettings {
         }
     }
 
-    /// The name that the user gave.
+    /// Returns the name that the user gave.
     #[doc(hidden)]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The same settings under another name.
+    /// Returns the same settings with another name.
     #[doc(hidden)]
     pub fn with_name(self, name: String) -> Self {
         ContextSettings { name, ..self }
     }
 
-    /// Whether the user named a context, which overrides the branch's.
+    /// Whether the user named a context. A named context replaces that of the branch.
     pub fn is_named(&self) -> bool {
         !self.name.is_empty()
     }
 
-    /// The requested wait.
+    /// Returns the requested wait.
     pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_mseconds(u64::from(self.wait_ms))
     }
@@ -160,10 +160,10 @@ impl ContextSettings {
         Ok(Place { context, shard })
     }
 
-    /// Checks whether a place would be available, for an element that may never need one.
+    /// Checks whether [`ContextSettings::place`] would succeed. This is for an element that may never need a place.
     ///
     /// # Errors
-    /// See [`ContextSettings::place`].
+    /// Fails with the error that [`ContextSettings::place`] would return.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), gst::ErrorMessage> {
         let checked = self.scheduling()?.check();
@@ -193,7 +193,7 @@ impl ContextSettings {
     }
 }
 
-/// A thread of a context, kept running by this value.
+/// A thread of a context. The thread runs at least until this value is dropped.
 #[derive(Debug, Clone)]
 pub struct Place {
     #[doc(hidden)]
@@ -203,25 +203,26 @@ pub struct Place {
 }
 
 impl Place {
-    /// Announces the place downstream: adds it to a STREAM_START event. Other events are unchanged.
+    /// Announces the place downstream, by adding it to a STREAM_START event. Returns other events unchanged.
     pub fn announce(&self, event: gst::Event) -> gst::Event {
         with_announcement(event, Some(self))
     }
 
-    /// Returns the event without a place, for a branch that does not run on the announced thread.
+    /// Returns the event without the place. This is for a branch that does not run on the announced thread.
     pub fn unannounced(event: gst::Event) -> gst::Event {
         with_announcement(event, None)
     }
 
-    /// The announced place, if the event is a STREAM_START with one and the context is still in use.
+    /// Returns the announced place, if the event is a STREAM_START with a place whose context is still in use.
     pub fn announced(event: &gst::EventRef) -> Option<Place> {
         let structure = start_of_stream(event)?.structure()?;
         let context = structure.get::<&str>(CONTEXT_FIELD).ok()?;
         Place::find(context, structure.get::<u64>(SHARD_FIELD).ok()?)
     }
 
-    /// The place of the branch that pushes a STREAM_START event: the announced one, otherwise the current thread's. An element
-    /// that starts its own streams (a demultiplexer) drops the announcement but pushes on the same thread.
+    /// Returns the place of the branch that pushes a STREAM_START event: the announced place if there is one, otherwise the place
+    /// of the current thread. (An element that starts its own streams, such as a demultiplexer, drops the announcement but pushes
+    /// on the same thread.)
     pub fn of_branch(event: &gst::EventRef) -> Option<Place> {
         start_of_stream(event)?;
         Place::announced(event).or_else(|| {
@@ -239,18 +240,18 @@ impl Place {
         Some(Place { context, shard })
     }
 
-    /// The name of its context.
+    /// Returns the name of the place's context.
     #[doc(hidden)]
     pub fn context_name(&self) -> &str {
         self.context.name()
     }
 
-    /// The thread, for running tasks there ([`Shard::spawn`]).
+    /// Returns the thread, for running tasks there ([`Shard::spawn`]).
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// The context's actual wait.
+    /// Returns the context's actual wait.
     pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_nseconds(self.shard.wait().as_nanos() as u64)
     }

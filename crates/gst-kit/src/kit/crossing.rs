@@ -1,4 +1,4 @@
-//! Connects a sink pad, pushed into by any thread, to a source pad on a context's thread.
+//! Connects a sink pad, into which any thread pushes, to a source pad on a context's thread.
 //!
 //! Both ends share a [`Queue`]. The element's [`Producer`] empties it, on a [`Driver`]. A [`Crossing`] implements the sink pad,
 //! the source pad's queries and the state changes of an element with a queue inside, for any producer.
@@ -21,9 +21,9 @@ use super::{lock, pad_function};
 pub struct Crossing<P: Producer> {
     end: QueueEnd<Driver<P>>,
     is_bound: AtomicBool,
-    /// Whether upstream runs on the same thread. Then the queue adds no wait.
+    /// Whether upstream runs on the queue's thread. In this case, the queue adds no wait.
     shares_thread: AtomicBool,
-    /// Running time for the task, present while producing is allowed.
+    /// Running time for the task, while producing is allowed; otherwise `None`.
     running: Mutex<Option<RunningTime>>,
     make: Box<dyn Fn(&gst::Element) -> P + Send + Sync>,
     passes: Passes,
@@ -34,7 +34,7 @@ pub struct Crossing<P: Producer> {
 pub enum Passes {
     /// Pushes them unchanged.
     AsTheyAre,
-    /// In an element-specific way.
+    /// Handles them in an element-specific way before the push.
     Otherwise,
 }
 
@@ -63,7 +63,7 @@ impl<P: Producer> Crossing<P> {
         &self.end.reader
     }
 
-    /// Adds the pads, for `constructed`, and lists the memory that a push uses.
+    /// Adds the pads, and lists the memory that a push uses. Call it in `constructed`.
     pub fn add_to(&self, element: &impl IsA<gst::Element>, sink_pad: &gst::Pad) {
         let element = element.upcast_ref::<gst::Element>();
         for pad in [sink_pad, &self.end.src_pad] {
@@ -75,7 +75,7 @@ impl<P: Producer> Crossing<P> {
         self.end.items.follow_links(sink_pad);
     }
 
-    /// Accepts items from now on. With a named context, the task starts at once.
+    /// Accepts items from now on. If the properties name a context, the task starts at once.
     pub fn open(
         &self,
         element: &gst::Element,
@@ -97,12 +97,12 @@ impl<P: Producer> Crossing<P> {
         self.add(element, place)
     }
 
-    /// The queue's end, for an element that handles its pads itself.
+    /// Returns the queue's end, for an element that handles its pads itself.
     pub fn end(&self) -> &QueueEnd<Driver<P>> {
         &self.end
     }
 
-    /// Allows the task to produce; a task that does not exist yet starts when it is added.
+    /// Allows the task to produce. If the task does not exist yet, it starts when it is added.
     pub fn start(&self, time: RunningTime) {
         *lock(&self.running) = Some(time.clone());
         self.end.reader.start(time);
@@ -114,8 +114,8 @@ impl<P: Producer> Crossing<P> {
         self.end.reader.pause();
     }
 
-    /// Releases all waiting threads. Call it before deactivating the pads, because deactivation waits for a pusher that waits
-    /// here.
+    /// Releases all waiting threads. Call it before deactivating the pads, because deactivation waits for a thread that is
+    /// pushing, and that thread may wait here.
     pub fn release(&self) {
         self.end.items.stop();
     }
@@ -129,8 +129,9 @@ impl<P: Producer> Crossing<P> {
         *lock(&self.running) = None;
     }
 
-    /// Chooses the thread of the downstream side: of the context in the properties, otherwise of the branch (`branch`), otherwise
-    /// of the context "". Each stream's start may come from another thread.
+    /// Chooses the thread of the downstream side, if none is chosen yet. If the properties name a context, it is a thread of that
+    /// context. Otherwise it is the thread of the branch (`branch`), or a thread of the context "". In each call, this also
+    /// records whether the caller is on that thread, because each stream may come from another thread.
     fn bind(
         &self,
         element: &gst::Element,
@@ -162,7 +163,7 @@ impl<P: Producer> Crossing<P> {
         let driver = &self.end.reader;
         driver.add(element, &self.end.src_pad, place, producer)?;
         self.is_bound.store(true, Relaxed);
-        // If another thread calls `start` at this moment, either it sees the driver, or this thread sees its time.
+        // If another thread calls `start` at this moment, either that thread sees the driver, or this thread sees its time.
         let running = lock(&self.running).clone();
         if let Some(time) = running {
             driver.start(time);
@@ -170,7 +171,7 @@ impl<P: Producer> Crossing<P> {
         Ok(())
     }
 
-    /// Binds at a stream's start, which may announce a place, and posts an error.
+    /// Calls [`Self::bind`] at the start of a stream. The event may announce a place. Posts a message if `bind` fails.
     fn bind_or_report(
         &self,
         element: &gst::Element,
@@ -253,7 +254,7 @@ impl<P: Producer> Crossing<P> {
         if self.bind_or_report(element, context, None).is_err() {
             return false;
         }
-        // On the queue's own thread the caller can push the queued items itself.
+        // On the queue's own thread, the caller can push the queued items itself, so it does not wait.
         let own = (self.end.reader.place()).filter(|place| place.shard.is_current());
         match own {
             Some(place) if self.passes == Passes::AsTheyAre => self.pass_on_queued(&place),
@@ -279,7 +280,7 @@ impl<P: Producer> Crossing<P> {
         true
     }
 
-    /// Latency added by the change of thread: on a separate context, an item may wait for one more slice.
+    /// Returns the latency that the change of thread adds: on a separate context, an item may wait for one more slice.
     pub fn latency(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
         match self.end.reader.place() {
             Some(_) if self.shares_thread.load(Relaxed) => gst::ClockTime::ZERO,
@@ -302,7 +303,7 @@ where
 
     fn sink_pad(&self) -> &gst::Pad;
 
-    /// The source pad's latency: upstream's plus that of the crossing.
+    /// Returns the latency at the source pad: that of upstream, plus that of the crossing.
     fn latency(&self, upstream: Latency, own: gst::ClockTime) -> Latency {
         let (is_live, min, max) = upstream;
         (is_live, min + own, max.map(|max| max + own))

@@ -1,4 +1,4 @@
-//! Taking elements down for good.
+//! Takes elements to NULL for good.
 
 use gst::prelude::*;
 
@@ -19,8 +19,8 @@ pub fn take_down(element: &gst::Element) -> bool {
     })
 }
 
-/// Number of tries: one for the earlier failure, one for a failure during the change, and one for a child that was added in
-/// between.
+/// Number of tries: one for the earlier failure, one for a failure during the change, and one for a child that was added during
+/// the change.
 const TRIES: usize = 3;
 
 fn is_down(element: &gst::Element) -> bool {
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// A bin in a bin: one that refuses, between two that do not.
+    /// Returns a bin in a bin: one that refuses, between two that do not.
     fn bins() -> (gst::Bin, Vec<gst::Element>) {
         gst::init().unwrap();
         let [outer, inner] = [gst::Bin::new(), gst::Bin::new()];

@@ -12,18 +12,18 @@ use super::{add_latency, add_pads, lock, or_post, pad_function, template};
 /// The element-specific part. All methods except [`InlineElement::stats`] and [`InlineElement::forget`] run on the thread that
 /// pushes or queries.
 pub trait InlineElement: ElementImpl {
-    /// The element's pads and statistics.
+    /// Returns the element's pads and statistics.
     fn inline(&self) -> &Inline;
 
-    /// Checks before the start whether the properties can be satisfied.
+    /// Checks, before the element starts, whether its properties can be satisfied.
     fn check(&self) -> Result<(), gst::ErrorMessage> {
         Ok(())
     }
 
-    /// A buffer arrives.
+    /// Handles a buffer.
     fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError>;
 
-    /// A list arrives.
+    /// Handles a list.
     fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
         for buffer in list.iter_owned() {
             self.chain(buffer)?;
@@ -31,28 +31,29 @@ pub trait InlineElement: ElementImpl {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// An event arrives.
+    /// Handles an event from upstream.
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool;
 
-    /// A query arrives from upstream.
+    /// Answers a query from upstream.
     fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         gst::Pad::query_default(pad, Some(&*self.obj()), query)
     }
 
-    /// An event arrives from downstream.
+    /// Handles an event from downstream.
     fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
         gst::Pad::event_default(pad, Some(&*self.obj()), event)
     }
 
-    /// Latency of the element.
+    /// Returns the latency of the element.
     fn latency(&self) -> gst::ClockTime {
         gst::ClockTime::ZERO
     }
 
-    /// Its property `stats`.
+    /// Returns the value of the property `stats`.
     fn stats(&self) -> gst::Structure;
 
-    /// Forgets the stream, from PAUSED to READY: the next buffer is the first of another stream. No data pass during the call.
+    /// Forgets the stream, because the element goes from PAUSED to READY: the next buffer is the first of another stream. No data
+    /// passes during the call.
     fn forget(&self);
 }
 
@@ -114,7 +115,7 @@ impl Inline {
     }
 }
 
-/// Adds the pads and the statistics; call it in `constructed`.
+/// Adds the pads and the statistics to the element. Call it in `constructed`.
 pub fn constructed<E: InlineElement>(element: &E)
 where
     E::Type: IsA<gst::Element> + Send + Sync,
@@ -124,7 +125,7 @@ where
     *lock(&inline.stats) = StatsProperty::of(&*obj, |obj| E::from_obj(obj).stats());
 }
 
-/// The state changes of an [`InlineElement`] around those of its parent class.
+/// Performs the state changes of an [`InlineElement`], around those of its parent class.
 pub fn change_state<E: InlineElement>(
     element: &E,
     transition: gst::StateChange,

@@ -91,8 +91,8 @@ fn src_query<E: ManyInputs>(imp: &E, pad: &gst::Pad, query: &mut gst::QueryRef) 
     }
 }
 
-/// Common latency of the inputs: whether one is live, minimum and maximum. All live inputs that answer count, so that a switch
-/// between inputs needs no other latency.
+/// Returns the common latency of the inputs: whether an input is live, minimum and maximum. It is computed from all live inputs
+/// that answer, not only from the active one. So it does not change when the element switches to another input.
 pub fn latency_of(pads: &[gst::Pad]) -> (bool, gst::ClockTime, Option<gst::ClockTime>) {
     let mut all = (false, gst::ClockTime::ZERO, gst::ClockTime::NONE);
     for pad in pads {
@@ -109,7 +109,7 @@ pub fn latency_of(pads: &[gst::Pad]) -> (bool, gst::ClockTime, Option<gst::Clock
     all
 }
 
-/// A request for a keyframe, as GStreamer's video library makes it without a time and a count.
+/// Creates a request for a keyframe, like GStreamer's video library without a time and a count.
 pub fn force_key_unit() -> gst::Event {
     let details = gst::Structure::builder("GstForceKeyUnit")
         .field("all-headers", true)

@@ -1,11 +1,12 @@
 //! A filter's pending work, done later in the order of arrival.
 //!
-//! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It appends its
-//! work, up to the push, to its [`Line`] as a future. The source that pushed drives the line ([`super::pending`]), and is blocked
-//! while the line is full. An ordinary thread may wait, so there `pass` returns when the line is empty.
+//! A filter that has to wait (for a time, an answer, a device) must not wait in `chain` on a context's thread. Instead, it
+//! appends its work, up to the push, to its [`Line`] as a future. The source that pushed drives the line ([`super::pending`]),
+//! and cannot push more while the line is full. An ordinary thread is allowed to wait, so on such a thread `pass` returns only
+//! when the line is empty.
 //!
-//! When the filter's pad is unlinked, a source's wait for room ends, so that the source's other branches are not affected. An
-//! ordinary thread then stops working, too, because the thread belongs to its source. The line keeps the remaining work for the
+//! When the filter's pad is unlinked, the source stops waiting for room, so that its other branches are not affected. An ordinary
+//! thread stops driving the line, too, because the thread belongs to its source. The remaining work stays in the line until the
 //! next push.
 //!
 //! | field | thread |
@@ -22,12 +23,12 @@ use threadbare_runtime::{Guard, Monitor, Registration, Topics};
 
 use super::pending::{self, Hold, Wait};
 
-/// Pieces of work that a filter does in turn, each ending with a push.
+/// Pieces of work that a filter does one after another. Each piece ends with a push.
 pub struct Line(Arc<Shared>);
 
 struct Shared {
     state: Monitor<State>,
-    /// Number of works above which the source is blocked.
+    /// If the line has more pieces of work than this, the source is blocked.
     works_max: usize,
     /// The pad that buffers come from.
     pad: OnceLock<gst::glib::WeakRef<gst::Pad>>,
@@ -45,7 +46,7 @@ impl Shared {
         self.pad().is_some_and(|pad| !pad.is_linked())
     }
 
-    /// Whether the pad is flushing or inactive. In that case, earlier futures have been dropped.
+    /// Whether the pad is flushing or inactive. In that case, earlier futures have been dropped already.
     fn is_flushing(&self) -> bool {
         let flags = self.pad().map(|pad| pad.pad_flags());
         flags.is_some_and(|flags| flags.contains(gst::PadFlags::FLUSHING))
@@ -75,8 +76,8 @@ const DRIVE: Topics = Topics::of(0);
 const ROOM: Topics = Topics::of(1);
 
 impl Line {
-    /// Creates a line that blocks the source above `works_max` pieces of work. Use 0 for one at a time, and more if the next
-    /// piece may start to wait before the previous one ends.
+    /// Creates a line that blocks the source while it has more than `works_max` pieces of work. Use 0 for one piece at a time,
+    /// and more if the next piece may start to wait before the previous one ends.
     pub fn new(works_max: usize) -> Self {
         Line(Arc::new(Shared {
             state: Monitor::new(State::default()),
@@ -97,12 +98,13 @@ impl Line {
         }
     }
 
-    /// Handles a buffer in a pad function: queues `work` after the line's earlier pieces. Pieces are polled one after another, so
-    /// one that waits for a time should know that time from the start.
+    /// Handles a buffer in a pad function: queues `work` after the line's earlier pieces. Pieces are polled one after another. So
+    /// if a piece waits for a time, that time should be computed when the piece is queued.
     ///
     /// # Errors
-    /// On an ordinary thread, which waits, returns the work's error. Elsewhere the source that pushed sees the error later, or,
-    /// if a pad was removed, in the next call. The pieces after the failed one are dropped.
+    /// On an ordinary thread, which waits for the work, returns the error of the work. On a context's thread, the source that
+    /// pushed gets the error later. If the error is that of a removed pad, the next call returns it. The pieces after the failed
+    /// piece are dropped.
     pub fn pass(
         &self,
         work: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
@@ -126,7 +128,8 @@ impl Line {
         }
         let waits = is_full || drives && !pending::can_defer();
         if waits && self.0.is_unlinked() {
-            // The pad was unlinked during this push, but before `unlinks` was read. So no other signal will end the wait.
+            // The pad was unlinked during this push, but before this thread read `unlinks`. No other signal will end the wait, so
+            // end it here.
             self.0.unlink();
         }
         if drives {
@@ -155,8 +158,8 @@ impl Line {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Handles an event on the sink pad; it continues on `src_pad`. Serialized events keep their place between buffers,
-    /// and a flush empties the line.
+    /// Handles an event on the sink pad, and forwards it to `src_pad`. Serialized events keep their place between buffers, and a
+    /// flush empties the line.
     pub fn event(
         &self,
         element: &gst::Element,
@@ -165,7 +168,8 @@ impl Line {
         event: gst::Event,
     ) -> bool {
         self.follow_links(sink_pad);
-        // Also drops arrivals during the flush. The flush's end, though serialized, waits for nothing.
+        // The end of the flush clears the line again, because data may have arrived during the flush. Although the event is
+        // serialized, it need not wait.
         let is_flush = matches!(
             event.type_(),
             gst::EventType::FlushStart | gst::EventType::FlushStop
@@ -206,7 +210,7 @@ impl Line {
 struct Drive {
     shared: Arc<Shared>,
     is_done: bool,
-    /// Number of unlinks above which the drive ends; only on an ordinary thread.
+    /// Number of unlinks at which the drive ends; set only on an ordinary thread.
     ends_after: Option<u64>,
     registration: Registration,
 }
@@ -214,14 +218,14 @@ struct Drive {
 /// Why a piece of work did not finish.
 enum Undone {
     Waits,
-    /// It was dropped in the meantime.
+    /// The piece was dropped in the meantime.
     Dropped,
-    /// It was left to the next thread that pushes into the line.
+    /// The piece was left to the next thread that pushes into the line.
     Left,
 }
 
 impl Drive {
-    /// The current piece of work and its flush count; `None`: the line is empty and not driven any more.
+    /// Takes the current piece of work, with its flush count. `None`: the line is empty and is not driven any more.
     fn take(&mut self) -> Option<(Wait, u64)> {
         let mut state = self.shared.state.lock();
         let work = state.works.pop_front();
@@ -283,7 +287,7 @@ impl Future for Drive {
 }
 
 impl Drop for Drive {
-    /// The future is dropped early when the source stops or is flushed.
+    /// Stops driving the line. The future is dropped early when the source stops or is flushed.
     fn drop(&mut self) {
         self.give_up();
         self.shared.state.cancel(&mut self.registration);
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn works_are_done_in_turn_and_a_full_line_holds_the_source() {
+    fn futures_run_one_after_another_and_a_full_line_holds_the_source() {
         let (line, bench, mut pending) = (Line::new(1), Bench::default(), Pending::default());
         scope(&mut pending, || line.pass(bench.work(0)).unwrap());
         assert!(!pending.holds());
@@ -367,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_line_and_a_source_that_stops_leave_nothing() {
+    fn a_cleared_line_and_a_stopped_source_leave_no_futures() {
         let (line, bench, mut pending) = (Line::new(0), Bench::default(), Pending::default());
         scope(&mut pending, || line.pass(bench.work(0)).unwrap());
         assert!(poll(&mut pending).is_pending());
@@ -381,7 +385,8 @@ mod tests {
         assert_eq!(bench.done(), [] as [u32; 0]);
     }
 
-    /// As with a tee's branch that is removed while it waits for room: its source continues, and the line keeps its work.
+    /// The branch of a tee may be removed while it waits for room. In this case, the source continues, and the line keeps its
+    /// work.
     #[test]
     fn a_wait_for_room_ends_quietly_when_the_pad_is_unlinked() {
         gst::init().unwrap();
@@ -395,7 +400,7 @@ mod tests {
         assert!(poll(&mut pending).is_pending() && pending.holds());
         src.unlink(&sink).unwrap();
         assert!(poll(&mut pending).is_pending() && !pending.holds());
-        // A push that was under way during the unlink.
+        // This push was under way during the unlink.
         scope(&mut pending, || line.pass(bench.work(1)).unwrap());
         assert!(poll(&mut pending).is_pending() && !pending.holds());
         bench.allow(0);
@@ -404,7 +409,8 @@ mod tests {
         assert_eq!(bench.done(), [0, 1]);
     }
 
-    /// As with a tee's branch again: the thread continues, and the line keeps its work for the next pusher.
+    /// The branch of a tee may be removed while its thread waits. In this case, the thread continues, and the line keeps its work
+    /// for the next push.
     #[test]
     fn on_an_ordinary_thread_an_unlink_ends_the_wait_for_the_work() {
         gst::init().unwrap();

@@ -1,17 +1,17 @@
 //! A lock under which no buffer is dropped.
 //!
-//! Dropping a buffer, list, event or sample calls the owner of its memory, which may call the element again. So data discarded
-//! under the lock of a sink or queue goes to its [`Discarded`], and is dropped after the unlock.
+//! Dropping a buffer, list, event or sample calls the owner of its memory, which may call the element again. So data that is
+//! discarded under the lock of a sink or queue is stored in the state's [`Discarded`], and is dropped after the unlock.
 #![allow(missing_docs, reason = "no stable interface")]
 
 use std::ops::{Deref, DerefMut};
 
 use threadbare_runtime::{Guard, Monitor};
 
-/// Objects to be dropped without the lock. One is the usual case, and allocates nothing.
+/// Objects that must be dropped without the lock. Usually there is only one, which needs no allocation.
 #[derive(Debug)]
 pub struct Discarded<T> {
-    /// Set if `more` has any.
+    /// Occupied if `more` is not empty.
     one: Option<T>,
     more: Vec<T>,
 }
@@ -39,7 +39,7 @@ impl<T> Discarded<T> {
         self.one.is_none()
     }
 
-    /// Takes all, or returns `None` without any.
+    /// Takes all objects. Returns `None` if there are none.
     #[inline]
     pub fn take(&mut self) -> Option<Self> {
         (!self.is_empty()).then(|| std::mem::take(self))

@@ -1,7 +1,7 @@
 //! The parts that elements share: contexts, a source pad's task, back-pressure, buffers.
 //!
 //! An element converts properties, pads and buffers into plain values, and hands them to a [`source::Producer`] on a context
-//! thread. Code common to elements is here.
+//! thread. This file contains code that all elements share.
 
 pub mod clip;
 pub mod commit;
@@ -44,15 +44,15 @@ pub static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-/// Makes a name that is unique to this copy of the crate in the process. It is for types that GLib registers by name, but whose
-/// layout belongs to this crate.
+/// Makes a name that is unique to this copy of the crate in the process. It is needed for types that GLib registers by name, but
+/// whose layout belongs to this crate.
 pub fn name_of_this_copy(name: &str) -> CString {
     /// The address of this variable is different in each copy.
     static HERE: u8 = 0;
     CString::new(format!("{name}-{:x}", (&raw const HERE) as usize)).expect("no NUL in it")
 }
 
-/// An element's path: the names of its pipeline, of the bins in it, and its own, separated by slashes.
+/// Returns an element's path: the names of its pipeline, of the bins in it, and of the element, separated by slashes.
 pub fn path_of(element: &gst::Element) -> String {
     let mut path = element.name().to_string();
     let mut object = element.parent();
@@ -92,8 +92,8 @@ macro_rules! properties_with_groups {
 }
 pub use properties_with_groups;
 
-/// Implements `metadata` and `pad_templates` of an element: name, class, description, author if not ours, then its
-/// pads.
+/// Implements `metadata` and `pad_templates` of an element. The arguments are name, class, description, an author other than this
+/// project, and the pads.
 #[macro_export]
 macro_rules! element_class {
     ($name:literal, $class:literal, $description:literal; $($pads:tt)+) => {
@@ -132,7 +132,7 @@ macro_rules! element_class {
 }
 pub use element_class;
 
-/// The template of a pad declared by [`element_class`].
+/// Returns the template of a pad that [`element_class`] has declared.
 pub fn template<T>(
     klass: &impl std::ops::Deref<Target = gst::glib::Class<T>>,
     name: &str,
@@ -159,7 +159,7 @@ pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
     }
 }
 
-/// The only pad of a source or sink with a clock.
+/// Adds the only pad of a source or sink that needs a clock.
 pub fn add_timed_pad(element: &impl IsA<gst::Element>, pad: &gst::Pad) {
     add_pads(element.upcast_ref(), &[pad]);
     element.set_element_flags(gst::ElementFlags::REQUIRE_CLOCK);
@@ -167,8 +167,8 @@ pub fn add_timed_pad(element: &impl IsA<gst::Element>, pad: &gst::Pad) {
 
 /// Calls a pad function of the element `parent`; a panic becomes an error message and `fallback`.
 ///
-/// It acts as `catch_panic_pad_function`, but saves the look-up in the instance's table for each packet. That table has left the
-/// cache by the stream's next packet.
+/// It acts as `catch_panic_pad_function`, but does not look up the implementation in the instance's table for each packet. That
+/// table has left the cache by the stream's next packet.
 pub fn pad_function<T, R>(
     parent: Option<&gst::Object>,
     fallback: impl FnOnce() -> R,
@@ -185,7 +185,7 @@ where
     let imp = T::from_obj(element);
     match catch_unwind(AssertUnwindSafe(|| function(imp))) {
         Ok(result) => result,
-        // `parent` can report a panic to the application.
+        // Report the panic with `parent`, because the parent can post a message.
         Err(panic) => T::catch_panic_pad_function(parent, fallback, |_| resume_unwind(panic)),
     }
 }
@@ -209,7 +209,7 @@ pub fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::ClockTi
     }
 }
 
-/// Emits a signal without a result. Without a handler this is cheap, and returns `false`.
+/// Emits a signal without a result. If the signal has no handler, the call is cheap, and returns `false`.
 pub fn emit_if_heard(
     element: &gst::Element,
     signal: gst::glib::subclass::SignalId,
@@ -224,20 +224,20 @@ pub fn emit_if_heard(
 
 /// A group of properties that several elements have.
 pub trait PropertyGroup {
-    /// The specifications.
+    /// Returns the specifications.
     fn specs() -> Vec<gst::glib::ParamSpec>;
     /// Sets a property. Returns `false` if it is not in this group.
     fn set(&mut self, name: &str, value: &gst::glib::Value) -> bool;
-    /// Reads a property. Returns `None` if it is not in this group.
+    /// Returns the value of a property. Returns `None` if it is not in this group.
     fn get(&self, name: &str) -> Option<gst::glib::Value>;
-    /// Values that a setter has removed. They are dropped after the unlock: dropping a sample calls the owner of its memory,
-    /// which may read the group.
+    /// Takes values that a setter has removed. They are dropped after the unlock, because dropping a sample calls the owner of
+    /// its memory, which may read the group.
     fn take_discarded(&mut self) -> Option<gst::Sample> {
         None
     }
 }
 
-/// The specifications of the group that `field` leads to.
+/// Returns the specifications of the group that `field` leads to.
 pub fn group_specs<T, G: PropertyGroup>(_field: fn(&T) -> &Mutex<G>) -> Vec<gst::glib::ParamSpec> {
     G::specs()
 }
@@ -256,7 +256,7 @@ pub fn set_of_group(
     is_of_group
 }
 
-/// Reads a property. Returns `None` if it is not in this group.
+/// Returns the value of a property. Returns `None` if it is not in this group.
 pub fn value_of_group(
     group: &Mutex<impl PropertyGroup>,
     spec: &gst::glib::ParamSpec,

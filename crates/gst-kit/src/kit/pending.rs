@@ -17,12 +17,12 @@ use std::task::{Context, Poll};
 /// A future that completes when the element accepts more, or with the error for the pusher.
 pub type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
 
-/// Behaviour of a source while a future is pending.
+/// What a source does while a future is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// It stops, because the waiting element accepts no more.
     Source,
-    /// It continues: the element only needs to be driven (it holds a few items until their time).
+    /// It continues, because the element holds only a few items until their time, and only needs to be driven.
     Nobody,
 }
 
@@ -49,7 +49,7 @@ pub fn can_defer() -> bool {
     HERE.with(|here| here.source.get() != NO_SOURCE)
 }
 
-/// Number of the source that drives the futures left here; `None` on an ordinary thread.
+/// Returns the number of the source that drives the futures left on this thread; `None` on an ordinary thread.
 pub fn source() -> Option<u64> {
     HERE.with(|here| Some(here.source.get()).filter(|source| *source != NO_SOURCE))
 }
@@ -57,7 +57,7 @@ pub fn source() -> Option<u64> {
 /// Waits: the source that pushed drives `wait` if there is one, otherwise this thread does.
 ///
 /// # Errors
-/// The error of the wait, on an ordinary thread. A source gets it later.
+/// On an ordinary thread, returns the error of the wait. On a context's thread, the source that pushed gets the error later.
 pub fn wait(
     hold: Hold,
     wait: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
@@ -78,7 +78,7 @@ pub fn defer(hold: Hold, wait: Wait) {
 /// Runs a push and adds its deferred futures to `pending`.
 #[inline]
 pub fn scope<R>(pending: &mut Pending, push: impl FnOnce() -> R) -> R {
-    // A single access, because looking up a thread-local of a plugin file is a call.
+    // HERE is accessed only once, because looking up a thread-local of a plugin file is a call.
     HERE.with(|here| {
         let guard = Scope::enter(here, pending.source);
         let result = push();
@@ -142,19 +142,19 @@ impl Pending {
         self.waits.is_empty()
     }
 
-    /// Number of waits.
+    /// Returns the number of waits.
     pub fn len(&self) -> usize {
         self.waits.len()
     }
 
-    /// Whether the source must wait. After an error, it waits until the others have completed.
+    /// Whether the source must wait. After an error, the source waits until the other futures have completed.
     pub fn holds(&self) -> bool {
         !self.waits.is_empty()
             && (self.error.is_some() || self.waits.iter().any(|(hold, _)| *hold == Hold::Source))
     }
 
-    /// Releases the source from waiting, for a flush. Futures that only need to be driven stay: a sink that also flushes ends
-    /// them itself.
+    /// Ends the source's wait, for a flush. Futures that only need to be driven stay. If the sink of such a future flushes, too,
+    /// the sink ends the future itself.
     pub fn release(&mut self) {
         self.waits.retain(|(hold, _)| *hold == Hold::Nobody);
         self.error = None;
@@ -166,17 +166,17 @@ impl Pending {
         self.error = None;
     }
 
-    /// Notes an immediate error, to be returned after everything pending.
+    /// Records an immediate error, which is returned when all pending futures have completed.
     pub fn fail(&mut self, error: gst::FlowError) {
         self.error.get_or_insert(error);
     }
 
-    /// Ready when all futures are. The first error wins, but only after the last future has completed: a failing branch
-    /// of a tee must not discard its siblings' data.
+    /// Completes when all futures have completed. If several fail, returns the first error, but only after the last future has
+    /// completed: a failing branch of a tee must not discard the data of its siblings.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), gst::FlowError>> {
         let mut waits = std::mem::take(&mut self.waits);
         let mut asked = Vec::new();
-        // A future may push when its wait ends: futures from that push are polled next.
+        // A future may push when its wait ends. Futures that this push leaves here are polled next.
         loop {
             let mut left = Pending::of(self.source);
             let error = &mut self.error;
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(finished.load(Ordering::Relaxed), 3);
     }
 
-    /// A branch that was removed while it waited does not affect the others.
+    /// If a branch is removed while it waits, its siblings are not affected.
     #[test]
     fn wait_of_a_removed_pad_ends_without_an_error() {
         let mut pending = Pending::default();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_inside_a_scope_takes_only_its_own() {
+    fn a_nested_scope_takes_only_its_own_waits() {
         let (mut outer, mut inner) = (Pending::default(), Pending::default());
         scope(&mut outer, || {
             defer(Hold::Source, Box::pin(std::future::ready(Ok(()))));

@@ -2,11 +2,12 @@
 //!
 //! Each context thread has one [`Pool`] per size. A buffer returns when its last reference is dropped. Its `dispose` hook (the
 //! mechanism of GstBufferPool) puts it on the free list of its thread, or, from another thread, on a list under a lock. The free
-//! list is last-in first-out, so that the next packet lands in memory that is still in the cache. A GstBufferPool shared by
+//! list is last-in first-out, so that the next packet is written to memory that is still in the cache. A GstBufferPool shared by
 //! thousands of sources has neither this order nor a path without atomic counters.
 //!
-//! A depayloader does not return a whole buffer: it shares its memory with the payload's buffer, which outlives it. If that
-//! happens often, packets leave in plain buffers of the right size (see [`Local::shared_away`]).
+//! A depayloader does not give back a whole buffer: it shares the buffer's memory with the buffer of the payload, which lives
+//! longer than the received buffer. If that happens often, packets leave in plain buffers of the right size (see
+//! [`Local::shared_away`]).
 //!
 //! | field | thread |
 //! |---|---|
@@ -24,7 +25,7 @@ use gst::glib::{self, ffi as g, gobject_ffi, translate::*};
 use gst_net::ffi as net;
 use threadbare_runtime::{Cx, Shard, ShardEnd, current_shard_id};
 
-/// The owner's end of a pool: dropping it empties the free lists; outstanding buffers are freed when they return.
+/// The owner's end of a pool. Dropping it empties the free lists; buffers still in use are freed when they return.
 pub struct PoolOwner(Arc<Pool>);
 
 impl PoolOwner {
@@ -42,7 +43,7 @@ impl PoolOwner {
         }))
     }
 
-    /// Capacity of a buffer, bytes.
+    /// Returns the capacity of a buffer in bytes.
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }
@@ -50,8 +51,8 @@ impl PoolOwner {
     /// Returns an empty buffer, for an agent of the pool's shard. An agent of another shard gets a newly allocated one.
     pub fn acquire(&self, cx: &Cx<'_>) -> PoolBuffer {
         let pooled = if cx.local().shard().id() == self.0.shard_id {
-            // SAFETY: a `Cx` exists on its shard's thread alone (it is not Send): the only one that touches `local` while the
-            // shard runs; `take_local` runs no foreign code, so the borrow cannot overlap another one.
+            // SAFETY: a `Cx` exists only on its shard's thread (it is not Send), which is the only thread that accesses `local`
+            // while the shard runs; `take_local` runs no foreign code, so the borrow cannot overlap another one.
             unsafe { self.0.take_local() }
         } else {
             None
@@ -83,14 +84,15 @@ impl Drop for PoolOwner {
     }
 }
 
-/// A buffer without other references, about to be filled.
+/// A buffer without other references, which is about to be filled.
 pub struct PoolBuffer(Idle);
 
 // SAFETY: it has the only reference to a heap object that any thread may use; on its return, the thread is checked.
 unsafe impl Send for PoolBuffer {}
 
 impl PoolBuffer {
-    /// Its memory, of the pool's capacity. It contains old data from earlier use (zeroes at first).
+    /// Returns the buffer's memory, which is as long as the pool's capacity. It contains data of earlier packets (zeroes in a new
+    /// buffer).
     pub fn data(&mut self) -> &mut [u8] {
         // SAFETY: `data` points to the buffer's only memory of `capacity` initialised bytes; the buffer has one reference, ours,
         // and no other code has it mapped (checked on its return).
@@ -159,8 +161,8 @@ impl PoolBuffer {
         copy
     }
 
-    /// Addresses of the buffer, its memory with its bytes, and its meta: memory that the buffer's next user will touch. They must
-    /// not be dereferenced.
+    /// Returns addresses that the buffer's next user will access: of the buffer, of its memory object and bytes, and of its meta.
+    /// They must not be dereferenced.
     pub fn addresses(&self) -> [usize; 3] {
         let buffer = self.0.buffer.as_ptr() as usize;
         [
@@ -268,8 +270,9 @@ struct Pool {
 #[derive(Default)]
 struct Local {
     free: Vec<Idle>,
-    /// Score that increases with each buffer whose memory is still in use on its return, and decreases with the others.
-    /// Allocating a full-size zeroed buffer for each packet would cost more than a copy.
+    /// Score that increases with each buffer whose memory is still in use when the buffer returns, and decreases with each other
+    /// buffer. While the score is high, packets leave as copies, because a copy costs less than allocating a full-size zeroed
+    /// buffer for each packet.
     shared_away: u32,
 }
 
@@ -296,7 +299,7 @@ impl Pool {
         local.free.pop().map(PoolBuffer)
     }
 
-    /// Counts a buffer that returned without its memory.
+    /// Counts a buffer whose memory was still in use when the buffer returned.
     fn count_shared_away(&self) {
         if current_shard_id() == Some(self.shard_id) {
             // SAFETY: the shard's own thread; see `take_local`.
@@ -305,7 +308,7 @@ impl Pool {
         }
     }
 
-    /// Takes an idle buffer; returns it if it must be freed.
+    /// Stores an idle buffer. Returns the buffer if it must be freed.
     fn put(&self, idle: Idle) -> Result<(), Idle> {
         if current_shard_id() == Some(self.shard_id) {
             // SAFETY: the shard's own thread; see `take_local`.
@@ -326,7 +329,7 @@ impl Pool {
     }
 }
 
-/// A buffer with one reference, with our meta.
+/// A buffer with one reference and with this module's meta.
 struct Idle {
     buffer: NonNull<c::GstBuffer>,
     meta: NonNull<PoolMeta>,
@@ -401,7 +404,7 @@ unsafe extern "C" fn meta_free(meta: *mut c::GstMeta, _buffer: *mut c::GstBuffer
     }
 }
 
-/// Called when the buffer's last reference is gone: keeps it for its pool (GFALSE), or lets GStreamer free it (GTRUE).
+/// Called when the buffer's last reference is gone. Keeps the buffer for its pool (GFALSE), or lets GStreamer free it (GTRUE).
 unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
     let buffer = object.cast::<c::GstBuffer>();
     // SAFETY: GStreamer calls this with a buffer whose reference count is 0, so only we use it. Our meta is locked, so it is still
@@ -479,7 +482,8 @@ unsafe fn reset(buffer: *mut c::GstBuffer, meta: *mut PoolMeta) -> bool {
     }
 }
 
-/// Number of references to a memory. Other threads may give up theirs at the same time; their writes before that are visible.
+/// Returns the number of references to a memory. Other threads may give up theirs at the same time. What they wrote before that
+/// is visible.
 ///
 /// # Safety
 /// A live memory.
@@ -502,7 +506,7 @@ unsafe extern "C" fn drop_unpooled(
     g::GTRUE
 }
 
-/// Sets the buffer's sender address. The meta stays on the buffer from use to use; only the reference to the address is
+/// Sets the buffer's sender address. The meta stays on the buffer when the buffer is reused; only the reference to the address is
 /// exchanged.
 ///
 /// # Safety
@@ -538,9 +542,10 @@ unsafe fn set_sender(
     }
 }
 
-/// Packets sent as copies before a pooled buffer is tried again.
+/// Number of packets that are sent as copies before a pooled buffer is tried again.
 const SHARED_AWAY_RUN: u32 = 64;
-/// Packets leave as copies if at least one in this many keeps the memory.
+/// Packets leave as copies if downstream keeps the memory of at least one packet in this many.
 const SHARED_AWAY_RULE: u32 = SHARED_AWAY_RUN + 1;
-/// Idle buffers kept per list: a whole slice of the largest deployment, and a limit after a burst.
+/// Maximum number of idle buffers in a list: enough for a whole slice of the largest deployment. It limits the memory that stays
+/// in use after a burst.
 const FREE_MAX: usize = 8192;

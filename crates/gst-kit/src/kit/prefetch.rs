@@ -1,11 +1,11 @@
 //! Addresses of a branch's memory, for prefetching before the branch runs.
 //!
-//! A packet touches each pad and element of a branch. With thousands of branches in turn, that memory has left the cache by the
-//! next turn, and the processor waits for one line after another. Fetching the lines together, while the previous branch runs,
-//! hides most of the wait.
+//! A packet touches each pad and element of a branch. When thousands of branches run in turn, that memory has left the cache by a
+//! branch's next turn, and the processor waits for one cache line after another. If the lines are fetched together, while the
+//! previous branch runs, most of this wait is hidden.
 //!
-//! The addresses are hints: they are never dereferenced, only prefetched, which cannot fault. After a relink they are useless for
-//! a while, but not wrong.
+//! The addresses are hints: they are never dereferenced, only prefetched, and prefetching an invalid address does no harm. After
+//! a relink, they are useless for a while.
 #![allow(missing_docs, reason = "no stable interface")]
 
 use std::mem::offset_of;
@@ -22,12 +22,13 @@ use super::lock;
 #[derive(Debug, Clone, Default)]
 pub struct ElementMemory {
     spans: Arc<Mutex<Vec<(usize, usize)>>>,
-    /// Whether another thread handles everything downstream of the element, so that its own cache keeps that memory.
+    /// Whether another thread handles everything downstream of the element, so that the memory there stays in that thread's
+    /// cache.
     is_end: bool,
 }
 
 impl ElementMemory {
-    /// Creates the list for an element behind which another thread pushes.
+    /// Creates the list for an element after which another thread pushes.
     pub fn at_end() -> Self {
         ElementMemory {
             is_end: true,
@@ -35,7 +36,7 @@ impl ElementMemory {
         }
     }
 
-    /// Attaches the list to an element. Call it during construction, before any other thread has the element.
+    /// Attaches the list to an element. Call it during construction, before any other thread knows the element.
     pub fn attach(&self, element: &impl IsA<gst::Element>) {
         // SAFETY: only this copy of the crate uses this quark, so the data always has this type, which is Send and Sync. It is
         // set once, before other threads can know the element, and never replaced.
@@ -58,13 +59,13 @@ impl ElementMemory {
     }
 }
 
-/// Address and size of a value, for [`ElementMemory::set`].
+/// Returns the address and size of a value, for [`ElementMemory::set`].
 pub fn span<T: ?Sized>(value: &T) -> (usize, usize) {
     let address = std::ptr::from_ref(value).cast::<u8>() as usize;
     (address, size_of_val(value))
 }
 
-/// Splits a value that is longer than one span may be.
+/// Splits a value that is too long for one span.
 pub fn spans<T>(value: &T) -> impl Iterator<Item = (usize, usize)> + use<T> {
     let (address, bytes) = span(value);
     let starts = (0..bytes).step_by(SPAN_BYTES_MAX);
@@ -123,7 +124,7 @@ impl BranchMemory {
         branch
     }
 
-    /// Memory that `gst_pad_push` and the call of the chain function read.
+    /// Adds the memory that `gst_pad_push` and the call of the chain function read.
     fn add_pad(&mut self, pad: &gst::Pad) {
         let raw: *mut gst::ffi::GstPad = pad.as_ptr();
         let pad = raw as usize;
@@ -157,7 +158,7 @@ impl BranchMemory {
         );
     }
 
-    /// Adds an element; returns whether the branch ends there.
+    /// Adds an element. Returns whether the branch ends there.
     fn add_element(&mut self, element: &gst::Element) -> bool {
         let instance = element.as_ptr() as usize;
         let memory = ElementMemory::of(element);
@@ -223,12 +224,12 @@ fn instance_size(element: &gst::Element) -> usize {
 }
 
 const LINES_OF_BLOCK: usize = 16;
-/// Four elements with their pads: about six objects each.
+/// Maximum number of blocks: enough for four elements with their pads, about six objects each.
 const BLOCKS_MAX: usize = 32;
 const ELEMENTS_MAX: usize = 5;
 /// Maximum size of one span of an element.
 const SPAN_BYTES_MAX: usize = 8 * CACHE_LINE;
-/// Type, references, lock, parent, flags.
+/// Size of the fields that a push uses: type, references, lock, parent, flags.
 const OBJECT_BYTES: usize = offset_of!(gst::ffi::GstObject, control_bindings);
 /// Size of `GstPadPrivate` up to the event cookies and the use count.
 const PAD_PRIVATE_BYTES: usize = 48;

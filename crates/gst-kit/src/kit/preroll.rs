@@ -1,5 +1,6 @@
-//! Finds stock sinks that stop a pipeline from starting. Each blocks the context's thread until the pipeline plays, and the
-//! pipeline waits for a buffer in each sink.
+//! Finds stock sinks that stop a pipeline from starting. A pipeline plays only when each of its sinks has a buffer. But the first
+//! stock sink that gets a buffer blocks the context's thread until the pipeline plays. So the other sinks on this thread get no
+//! buffer.
 
 use gst::prelude::*;
 
@@ -12,7 +13,7 @@ pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
     let Ok(pipeline) = top.downcast::<gst::Bin>() else {
         return;
     };
-    // Sinks after live sources wait, too, although the sources play already.
+    // Only this state counts: after live sources, sinks wait for PLAYING although the sources already play.
     if pipeline.current_state() == gst::State::Playing {
         return;
     }
@@ -30,16 +31,16 @@ pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
         names.join(", ")
     };
     let holding = names(&|sink, feed| feed == Feed::Direct && !is_ours(sink));
-    // If no sink has `async`, the pipeline plays at once.
+    // If no sink has `async` set, the pipeline plays at once.
     let awaited = names(&|sink, _| sink.property::<bool>("async"));
     if sinks.len() < 2 || holding.is_empty() || awaited.is_empty() {
         return;
     }
     let reason = format!(
         "{holding} blocks the thread of the context '{context}' until the pipeline plays, and the pipeline waits for data from that thread at {awaited}: \
-         set async=false on all of them, or put a ts-blocking-adapter before {holding}"
+         set async=false on all these sinks, or put a ts-blocking-adapter before {holding}"
     );
-    // The application's thread may be blocked as well, in set_state: it would not see the message.
+    // This log is needed because the application's thread may be blocked in set_state, where it would not see the message.
     gst::error!(super::CAT, obj = source, "{reason}");
     gst::element_warning!(source, gst::CoreError::StateChange, ("{reason}"));
 }
@@ -82,7 +83,7 @@ fn feed_of(sink: &gst::Element, context: &str) -> Option<Feed> {
     None
 }
 
-/// The element that is linked to the first input of `element`, also across the borders of bins.
+/// Returns the element that is linked to the first input of `element`, even across the borders of bins.
 fn upstream(element: &gst::Element) -> Option<gst::Element> {
     let mut pad = element.sink_pads().into_iter().next()?.peer()?;
     for _ in 0..BRANCH_MAX {
@@ -99,7 +100,7 @@ fn upstream(element: &gst::Element) -> Option<gst::Element> {
     None
 }
 
-/// Maximum number of elements checked in a pipeline, because each source of a large one checks them.
+/// Maximum number of elements checked in a pipeline. It is needed because each source of a large pipeline checks them.
 const ELEMENTS_MAX: usize = 256;
 /// Maximum number of elements to check in a branch.
 const BRANCH_MAX: usize = 64;

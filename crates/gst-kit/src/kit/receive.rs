@@ -1,8 +1,8 @@
 //! Receives datagrams from a socket into pooled buffers, for all elements with a socket.
 //!
-//! A ready socket gets one receive call per pass, and another one if it is likely to hold more (`Load`). A socket with several
-//! packets in one slice is then read in batches, until its traffic drops. A socket with a packet in nearly every slice is read in
-//! each slice, without asking the kernel whether it is ready.
+//! If a socket is ready, one receive call is made per pass, and another one if the socket is likely to hold more (`Load`). If a
+//! socket has several packets in one slice, it is read in batches from then on, until its traffic drops. A socket with a packet
+//! in nearly every slice is read in each slice, without asking the kernel whether it is ready.
 #![allow(missing_docs, reason = "no stable interface")]
 
 use std::collections::VecDeque;
@@ -22,13 +22,13 @@ use super::time::SliceClock;
 pub struct Datagram {
     pub buffer: PoolBuffer,
     pub received: Received,
-    /// Arrival time, CLOCK_MONOTONIC, ns. Without the kernel's time, it is the time of the read.
+    /// Arrival time in ns of CLOCK_MONOTONIC. If the kernel's time is unknown, it is the time of the read.
     pub arrival_ns: u64,
     /// The sender; empty if the reader does not need it.
     pub from: RawAddr,
 }
 
-/// Information that a reader needs about each datagram.
+/// The information that a reader needs about each datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wants {
     /// The kernel's receive time; the socket has SO_TIMESTAMPNS on.
@@ -59,7 +59,7 @@ pub struct Reader {
     mtu: u32,
     /// Whether a receive is allowed in this pass.
     may_receive: bool,
-    /// Whether the contents of `read` are for the next pass.
+    /// Whether the datagrams in `read` are for the next pass.
     is_held: bool,
     /// Whether the socket is tried in each slice.
     is_assumed: bool,
@@ -94,7 +94,7 @@ impl Reader {
             key: None,
             wants,
             clock: SliceClock::of(shard),
-            // Capacity for one read ahead.
+            // Room for one datagram that is read ahead.
             read: VecDeque::with_capacity(1),
         }
     }
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    /// Switches to this socket, after the datagrams that were already read.
+    /// Switches to this socket. Datagrams that were already read come first.
     pub fn change_socket(&mut self, cx: &Cx<'_>, udp: Udp) -> io::Result<()> {
         if let Some(key) = self.key {
             cx.register(udp.fd(), key, Interest::Read)?;
@@ -124,7 +124,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Starts a pass for this reason.
+    /// Starts a pass. `ready` is the reason for the pass.
     #[inline]
     pub fn begin(&mut self, cx: &Cx<'_>, ready: Ready) {
         match ready {
@@ -143,14 +143,15 @@ impl Reader {
     #[cold]
     fn change_readiness(&mut self, cx: &Cx<'_>) {
         self.is_assumed = if self.is_assumed {
-            // If the kernel refuses, reading is tried in each slice.
+            // If the kernel refuses to watch the socket, the agent still tries it in each slice.
             cx.await_ready(self.udp.fd()).is_err()
         } else {
             cx.assume_ready(self.udp.fd())
         };
     }
 
-    /// Notes that the socket probably holds more than the datagram read ahead. The kernel will report it in this slice.
+    /// Records that the socket probably holds more than the datagram that was read ahead. The kernel will report this in this
+    /// slice.
     fn expect_more(&mut self, cx: &Cx<'_>) {
         self.load.has_burst();
         if self.is_assumed {
@@ -170,7 +171,7 @@ impl Reader {
         self.read.clear();
     }
 
-    /// The next datagram.
+    /// Returns the next datagram.
     #[inline]
     pub fn next(&mut self, cx: &Cx<'_>) -> Read {
         if self.is_held {
@@ -206,7 +207,8 @@ impl Reader {
         Read::Datagram(datagram)
     }
 
-    /// Reads one more datagram, for a separate pass. So commands that came before the datagram run first, and so do other agents.
+    /// Reads one more datagram, for a separate pass. So commands that were sent before the datagram arrived, and other agents,
+    /// run first.
     fn read_ahead(&mut self, cx: &Cx<'_>) {
         let read = self.receive(cx);
         match &read {
@@ -316,7 +318,8 @@ impl Reader {
                 self.may_receive = true;
                 Read::Again
             }
-            // This is the ICMP error for an earlier datagram of this socket, or a shortage of memory. Neither ends a source.
+            // This is the ICMP error for an earlier datagram of this socket, or a shortage of memory. A source continues after
+            // both.
             ErrorKind::ConnectionRefused
             | ErrorKind::ConnectionReset
             | ErrorKind::HostUnreachable
@@ -349,7 +352,7 @@ impl Pools {
     }
 }
 
-/// The pool shared by all readers with buffers of about `capacity` bytes on this thread.
+/// Returns the pool that all readers on this thread share whose buffers have about `capacity` bytes.
 pub fn pool_of(shard: &Shard, capacity: usize) -> Arc<PoolOwner> {
     shard.extension(Pools::new).pool(shard, capacity)
 }

@@ -1,5 +1,5 @@
-//! Resolves host names to addresses. A lookup takes as long as the network needs. So it runs on a separate thread, not on a
-//! context's thread or in a property's setter.
+//! Resolves host names to addresses. A lookup may take as long as the network's slowest answer. So it runs on a separate thread,
+//! not on a context's thread or in a property's setter.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -15,9 +15,8 @@ pub fn numeric(host: &str, port: u16) -> Option<SocketAddr> {
     Some(SocketAddr::new(bare(host).parse::<IpAddr>().ok()?, port))
 }
 
-/// Returns the first address of a host name or literal. It waits for the network: use it in a state change, whose caller expects
-/// the
-/// result.
+/// Returns the first address of a host name or literal. It waits for the network, so use it only in a state change, whose caller
+/// expects the result.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
     if let Some(address) = numeric(host, port) {
         return Ok(address);
@@ -34,8 +33,8 @@ pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
     })
 }
 
-/// Calls `done` with the first address of a host name or literal: at once for a literal, otherwise later on another thread.
-/// Results of several names arrive in any order.
+/// Calls `done` with the first address of a host name or literal: at once for a literal, otherwise later on another thread. If
+/// several names are looked up, the results arrive in any order.
 pub fn resolve_later(host: &str, port: u16, done: impl FnOnce(Answer) + Send + 'static) {
     static RESOLVER: LazyLock<Arc<Resolver>> = LazyLock::new(|| Resolver::new(resolve));
     match numeric(host, port) {
@@ -142,11 +141,11 @@ impl Resolver {
     }
 }
 
-/// Names that do not resolve take seconds each; a few threads keep them from blocking all others.
+/// Maximum number of threads. A lookup that fails takes seconds; with a few threads, it does not block all others.
 const THREADS_MAX: usize = 4;
 /// Maximum number of queued names: more than any list of clients has.
 const WAITING_MAX: usize = 1024;
-/// Names come in groups, at the start: the threads need not stay.
+/// Time after which an idle thread ends. Names come in groups when elements start, so the threads need not stay.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -156,7 +155,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
-    /// A resolver whose lookups end when the test allows it, with the port that it passes.
+    /// Returns a resolver whose lookups end when the test allows it, and the ports that the test uses for that.
     fn held() -> (Arc<Resolver>, Sender<()>, Receiver<String>) {
         let ((go, went), (tell, begun)) = (channel::<()>(), channel());
         let (went, tell) = (Mutex::new(went), Mutex::new(tell));

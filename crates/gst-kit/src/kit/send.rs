@@ -15,7 +15,7 @@ pub enum Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// Total number of bytes.
+    /// Returns the total number of bytes.
     #[expect(clippy::len_without_is_empty, reason = "not used")]
     pub fn len(&self) -> usize {
         match self {
@@ -24,7 +24,7 @@ impl Pieces<'_> {
         }
     }
 
-    /// The bytes of the first piece.
+    /// Returns the bytes of the first piece.
     pub fn first(&self) -> &[u8] {
         match self {
             Pieces::One(bytes) => bytes,
@@ -32,7 +32,7 @@ impl Pieces<'_> {
         }
     }
 
-    /// The last byte of all.
+    /// Returns the last byte of the last piece.
     pub fn last_byte(&self) -> Option<u8> {
         match self {
             Pieces::One(bytes) => bytes.last().copied(),
@@ -70,8 +70,8 @@ impl Pieces<'_> {
 
 /// Sends datagrams, each to its destination, through one socket, without waiting and in order.
 ///
-/// `outcomes` gets the outcome of each datagram that was tried: 0, or the errno. Returns how many were tried: fewer than all
-/// if the socket is full. ICMP answers to earlier datagrams go to `refused`, as in [`Pieces::send`].
+/// `outcomes` gets the outcome of each datagram that was tried: 0, or the errno. Returns the number of datagrams that were tried.
+/// If the socket is full, not all are tried. ICMP errors for earlier datagrams go to `refused`, as in [`Pieces::send`].
 pub fn send_to_all<'a>(
     datagrams: impl Iterator<Item = (Pieces<'a>, &'a RawAddr)>,
     udp: &Udp,
@@ -115,7 +115,7 @@ pub fn send_to_all<'a>(
         match error.kind() {
             ErrorKind::WouldBlock => break,
             ErrorKind::Interrupted => {}
-            // Report it once for each destination, and retry the datagram.
+            // Report the error once for each destination, and retry the datagram.
             ErrorKind::ConnectionRefused if told.replace(tried) != Some(tried) => refused(),
             _ => {
                 outcomes[tried] = error.raw_os_error().unwrap_or(libc::EIO);
@@ -127,7 +127,7 @@ pub fn send_to_all<'a>(
     tried
 }
 
-/// Calls `f` with the bytes of several buffers, at most [`LIST_MAX`] of them; `None` for each unreadable one.
+/// Calls `f` with the bytes of several buffers, at most [`LIST_MAX`] of them. A buffer whose bytes are unreadable is `None`.
 pub fn with_pieces_of_all<R>(
     buffers: &[&gst::BufferRef],
     f: impl FnOnce(&[Option<Pieces<'_>>]) -> R,
@@ -163,7 +163,7 @@ pub fn with_pieces_of_all<R>(
     f(&all[..buffers.len().min(LIST_MAX)])
 }
 
-/// Calls `f` with the bytes of `buffer`; `None` if they are unreadable, as in a protected memory.
+/// Calls `f` with the bytes of `buffer`. Returns `None` if the bytes are unreadable, as in protected memory.
 #[inline]
 pub fn with_pieces<R>(buffer: &gst::BufferRef, f: impl FnOnce(Pieces<'_>) -> R) -> Option<R> {
     if buffer.n_memory() == 1 {
@@ -174,7 +174,7 @@ pub fn with_pieces<R>(buffer: &gst::BufferRef, f: impl FnOnce(Pieces<'_>) -> R) 
         let map = buffer.map_readable().ok()?;
         return Some(f(Pieces::One(&map)));
     }
-    // A payloader's buffer is a header and a payload: sent in place, without the heap.
+    // A payloader's buffer consists of a header and a payload. They are sent in place, without an allocation.
     let maps: [_; PIECES_MAX] = std::array::from_fn(|i| {
         (i < buffer.n_memory()).then(|| buffer.peek_memory(i).map_readable())
     });

@@ -50,7 +50,7 @@ pub enum SocketError {
     },
     #[error("multicast-iface: network interface '{name}' not found (see `ip link`)")]
     UnknownInterface { name: String },
-    #[error("no port for RTCP above {port}: set rtcp-port or rtcp-mux")]
+    #[error("RTCP needs a port above {port}: set rtcp-port or rtcp-mux")]
     NoRtcpPort { port: u16 },
     #[error("the socket given by property is closed (see close-socket)")]
     Closed,
@@ -91,7 +91,8 @@ pub fn format_host_port(host: &str, port: i32) -> String {
 /// Opens a non-blocking UDP socket bound to `address`.
 pub fn bind(address: SocketAddr, reuse: bool) -> Result<Udp, SocketError> {
     let socket = open(address.is_ipv6())?;
-    // If any free port is requested, Linux may give a socket that shares its port the port of another such socket.
+    // For port 0, Linux may choose the port of another socket if both sockets allow sharing. So this socket allows sharing only
+    // after it is bound.
     let any_port = address.port() == 0;
     socket
         .bind(&to_gio(address), reuse && !any_port)
@@ -223,12 +224,12 @@ impl Udp {
         Arc::ptr_eq(&self.own, &other.own)
     }
 
-    /// The socket, for socket options and membership.
+    /// Returns the socket, for socket options and membership.
     pub fn socket(&self) -> &gio::Socket {
         &self.own.socket
     }
 
-    /// The GSocket for applications, always the same one. Returns `None` if descriptors have run out.
+    /// Returns the GSocket for applications, always the same one. Returns `None` if descriptors have run out.
     pub fn shown(&self) -> Option<gio::Socket> {
         let shown = self.own.shown.get().cloned();
         let shown = shown.or_else(|| {
@@ -245,7 +246,7 @@ impl Udp {
         }
     }
 
-    /// The port that the socket is bound to.
+    /// Returns the port to which the socket is bound.
     pub fn port(&self) -> u16 {
         self.socket()
             .local_address()
@@ -254,8 +255,8 @@ impl Udp {
             .map_or(0, |address| address.port())
     }
 
-    /// Number of packets that the kernel has dropped, because the socket's buffer was full or because of their checksums. It
-    /// counts since the socket was opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). It is read on demand,
+    /// Returns the number of packets that the kernel has dropped since the socket was opened, modulo 2^32, because the socket's
+    /// buffer was full or a checksum was wrong. SO_RXQ_OVFL attaches the same number to each packet. Here, it is read on demand,
     /// without a cost per packet.
     pub fn kernel_drops(&self) -> u32 {
         threadbare_runtime::kernel_drops(self.fd())
@@ -385,7 +386,7 @@ impl Membership {
     }
 
     pub fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
-        // GIO would replace an unknown name by the default interface.
+        // GIO would use the default interface instead of an unknown name.
         for name in &self.interfaces {
             interface_index(name)?;
         }
@@ -461,7 +462,7 @@ fn parse_sources(value: &str) -> Result<Vec<IpAddr>, SocketError> {
         .collect()
 }
 
-/// Marks outgoing packets (RFC 2474). -1 leaves the system's default.
+/// Sets the DSCP of outgoing packets (RFC 2474). -1: the system's default.
 pub fn set_dscp(socket: &gio::Socket, dscp: i32) -> Result<(), SocketError> {
     if dscp < 0 {
         return Ok(());
@@ -511,7 +512,7 @@ fn interface_index(name: &str) -> Result<u32, SocketError> {
     (index != 0).then_some(index).ok_or_else(|| unknown(()))
 }
 
-/// Sends multicast packets through this interface, by name.
+/// Sends multicast packets through the interface with this name.
 pub fn set_multicast_interface(udp: &Udp, name: &str) -> Result<(), SocketError> {
     let failed = |error: std::io::Error| SocketError::Interface {
         name: name.to_owned(),
@@ -555,7 +556,7 @@ pub fn set_multicast_interface(udp: &Udp, name: &str) -> Result<(), SocketError>
     }
 }
 
-/// Asks the kernel for a timestamp with each packet.
+/// Makes the kernel attach a timestamp to each packet.
 pub fn set_timestamps(socket: &gio::Socket) {
     let _ = socket.set_option(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
 }
@@ -565,7 +566,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_parsed_and_refused() {
+    fn valid_lists_of_sources_are_parsed_and_invalid_ones_refused() {
         let two: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(parse_sources("+10.0.0.1 + fe80::1").unwrap(), two);
         assert!(parse_sources("").unwrap().is_empty());

@@ -7,7 +7,7 @@ use gst::prelude::*;
 
 use super::PropertyGroup;
 
-/// A counter with one writer at a time: a load and a store, no atomic read-modify-write.
+/// A counter with one writer at a time. An update is a load and a store, not an atomic read-modify-write.
 #[derive(Debug, Default)]
 pub struct Single(AtomicU64);
 
@@ -25,7 +25,7 @@ impl Single {
         self.0.store(n, Relaxed);
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -40,7 +40,7 @@ impl StatsProperty {
         StatsProperty(Box::new(read))
     }
 
-    /// Creates the property of an element, which reads the statistics from the element itself.
+    /// Creates the property of an element. The value is read from the element itself.
     pub fn of<T: IsA<glib::Object> + Send + Sync>(
         element: &T,
         read: impl Fn(&T) -> gst::Structure + Send + Sync + 'static,
@@ -73,7 +73,7 @@ impl PropertyGroup for StatsProperty {
     }
 }
 
-/// The specification of the property `stats`.
+/// Returns the specification of the property `stats`.
 pub fn spec() -> glib::ParamSpec {
     glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
         .nick("Statistics")

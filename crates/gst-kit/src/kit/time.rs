@@ -51,13 +51,14 @@ impl Base {
 }
 
 impl RunningTime {
-    /// Creates the running time of an element that starts to play, by its current clock. Create it again when the clock changes.
+    /// Creates the running time of an element that starts to play, from its current clock. Create it again when the clock
+    /// changes.
     pub fn of(element: &impl IsA<gst::Element>) -> Self {
         Self::by(element.upcast_ref(), element.clock())
     }
 
-    /// Does the same as [`of`](Self::of) with `clock`, for use while the element's clock is being set. An element that does not
-    /// play has no running time yet.
+    /// Acts as [`of`](Self::of), but with `clock`. Use it while the element's clock is being set. An element that does not play
+    /// has no running time yet.
     pub fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
         if element.current_state() == gst::State::Playing {
             Self::by(element.upcast_ref(), clock)
@@ -85,7 +86,8 @@ impl RunningTime {
         }
     }
 
-    /// Running time at `now_ns` of the context's clock, read in this pass; 0 before the base time. `None` without a clock.
+    /// Returns the running time at `now_ns` of the context's clock, which was read in this pass. It is 0 before the base time.
+    /// `None`: there is no clock.
     #[inline]
     pub fn at(&self, now_ns: u64) -> Option<gst::ClockTime> {
         let running_ns = self.signed_at(now_ns)?;
@@ -94,7 +96,7 @@ impl RunningTime {
         ))
     }
 
-    /// The same as [`at`](Self::at) in ns; negative before the base time.
+    /// Acts as [`at`](Self::at), with a result in ns, which is negative before the base time.
     #[inline]
     #[doc(hidden)]
     pub fn signed_at(&self, now_ns: u64) -> Option<i64> {
@@ -107,7 +109,7 @@ impl RunningTime {
         Some(clock_ns.wrapping_sub(self.base.ns()).cast_signed())
     }
 
-    /// Running time now, ns; negative before the base time. `None` without a clock.
+    /// Returns the current running time in ns, which is negative before the base time. `None`: there is no clock.
     #[inline]
     #[doc(hidden)]
     pub fn now_ns(&self) -> Option<i64> {
@@ -115,7 +117,8 @@ impl RunningTime {
         self.signed_at(clock_ns)
     }
 
-    /// Completes at this running time, ns; at once without a clock. It works on a context's thread and in `block_on`.
+    /// Returns a future that completes at this running time in ns, or at once if there is no clock. It works on a context's
+    /// thread and in `block_on`.
     #[doc(hidden)]
     pub fn wait_until(&self, running_ns: u64) -> ClockWait {
         let due_ns = running_ns.saturating_add(self.base.ns());
@@ -132,7 +135,7 @@ impl RunningTime {
         }
     }
 
-    /// Running time at `then_ns` of the context's clock, which reads `now_ns` now.
+    /// Returns the running time at `then_ns` of the context's clock. `now_ns`: the current time of that clock.
     #[inline]
     #[doc(hidden)]
     pub fn at_other(&self, now_ns: u64, then_ns: u64) -> Option<gst::ClockTime> {
@@ -141,7 +144,7 @@ impl RunningTime {
         Some(gst::ClockTime::from_nseconds(then))
     }
 
-    /// The pipeline's clock.
+    /// Returns the pipeline's clock.
     #[doc(hidden)]
     pub fn clock(&self) -> Option<&gst::Clock> {
         self.clock.as_ref()
@@ -173,7 +176,7 @@ pub enum ClockWait {
 }
 
 impl ClockWait {
-    /// Waits until this time of CLOCK_MONOTONIC, ns.
+    /// Creates a wait until this time of CLOCK_MONOTONIC in ns.
     pub fn until_monotonic(deadline_ns: u64) -> Self {
         ClockWait::Monotonic(sleep_until(deadline_ns, Precision::NotBefore))
     }
@@ -197,7 +200,7 @@ impl Future for ClockWait {
                     let waker = cx.waker().clone();
                     let begun = id.wait_async(move |_, _, _| waker.wake_by_ref());
                     if begun.is_err() {
-                        // A clock without asynchronous waits is polled.
+                        // The clock has no asynchronous waits, so it is read again and again.
                         *self = ClockWait::until_monotonic(clock_now_ns() + ASK_AGAIN_NS);
                         return self.poll(cx);
                     }
@@ -222,8 +225,8 @@ impl Drop for ClockWait {
     }
 }
 
-/// The lead of the wall clock, with which the kernel stamps packets, over CLOCK_MONOTONIC. It is read once per slice for all
-/// sources of a thread.
+/// The lead of the wall clock over CLOCK_MONOTONIC. The kernel stamps packets with the wall clock. The lead is read once per
+/// slice for all sources of a thread.
 #[derive(Debug, Default)]
 pub struct SliceClock {
     slice: Single,
@@ -231,12 +234,12 @@ pub struct SliceClock {
 }
 
 impl SliceClock {
-    /// The slice clock of the current thread.
+    /// Returns the slice clock of the current thread.
     pub fn of(shard: &Shard) -> Arc<SliceClock> {
         shard.extension(|_| SliceClock::default())
     }
 
-    /// Converts `wall_ns` of the wall clock to CLOCK_MONOTONIC. The result is within the last second, even if the wall clock
+    /// Converts `wall_ns` of the wall clock to CLOCK_MONOTONIC. The result is within the last second, even if the wall clock has
     /// jumped.
     #[inline]
     pub fn monotonic_ns(&self, cx: &Cx<'_>, wall_ns: u64) -> u64 {
@@ -255,16 +258,16 @@ impl SliceClock {
 /// Maximum age of an arrival. A packet that waited longer in the kernel was not delayed by the network.
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 
-/// The running time of a producer, and its timer at such a time, on any clock.
+/// The running time of a producer, and a timer for such a time, on any clock.
 #[derive(Debug, Default)]
 pub struct ProducerTimer {
     time: RunningTime,
-    /// For a clock other than that of the context's timers: the time of the wait, ns, and the wait.
+    /// For a clock other than that of the context's timers: the deadline in ns, and the wait.
     clock_wait: Option<(u64, gst::ClockId)>,
 }
 
 impl ProducerTimer {
-    /// The running time that it uses.
+    /// Returns the running time that the timer uses.
     pub fn time(&self) -> &RunningTime {
         &self.time
     }
@@ -275,7 +278,7 @@ impl ProducerTimer {
         self.time = time;
     }
 
-    /// Sets the timer, replacing the earlier deadline. Without a clock it never wakes.
+    /// Sets the timer, replacing the earlier deadline. Without a clock, the timer never fires.
     pub fn set(&mut self, cx: &Cx<'_>, due_ns: u64, precision: Precision) {
         let clock_ns = due_ns.saturating_add(self.time.base.ns());
         if self.time.is_monotonic {
@@ -317,7 +320,7 @@ impl Drop for ProducerTimer {
     }
 }
 
-/// Pause before a clock without wake-ups is read again.
+/// Pause before a clock without asynchronous waits is read again.
 const ASK_AGAIN_NS: u64 = 5_000_000;
 
 /// Whether a clock is the plain system clock, without a master, another origin or another rate.

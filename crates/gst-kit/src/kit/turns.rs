@@ -1,4 +1,4 @@
-//! Serialises several inputs to one output: decides which one may push.
+//! Lets several inputs push to one output: decides which input may push.
 //!
 //! Inputs are pushed by separate threads. Only one at a time may push downstream, and each input keeps its order. Waits are
 //! futures: on a context's thread, the source that pushed awaits them; an ordinary thread blocks. The element's state is under
@@ -21,15 +21,15 @@ use super::time::ClockWait;
 
 /// The state of an element with several inputs.
 pub trait Inputs: Discards + Sized + Send + 'static {
-    /// The data about an item that the decision needs.
+    /// The data about an item on which the decision depends.
     type Entry: Send + Sync + 'static;
     /// The decision on an item.
     type Decision: Send + 'static;
 
-    /// The queue of an input; `None`: the input was removed.
+    /// Returns the queue of an input; `None`: the input was removed.
     fn queue(&mut self, id: u32) -> Option<&mut Tickets>;
 
-    /// The decision for a removed input.
+    /// Returns the decision for a removed input.
     fn flushing() -> Self::Decision;
 
     /// Whether an input accepts items: it is not flushing and not stopped.
@@ -39,11 +39,11 @@ pub trait Inputs: Discards + Sized + Send + 'static {
     /// or when [`Inputs::clock_wait`] is over.
     fn decide(&mut self, id: u32, entry: &Self::Entry) -> Poll<Self::Decision>;
 
-    /// The wait of the first, undecided item in an input's queue.
+    /// Returns the wait after which the first item in an input's queue must be decided again.
     fn clock_wait(&self, id: u32, entry: &Self::Entry) -> Option<ClockWait>;
 }
 
-/// A change of anything that a decision depends on.
+/// Anything on which a decision depends has changed.
 pub const TURN: Topics = Topics::of(0);
 
 /// Items that an input passes or queues, in order.
@@ -90,8 +90,8 @@ impl<S: Discards> Turns<S> {
         Locked::of(&self.0)
     }
 
-    /// Completes when `condition` is ready. It is evaluated under the lock: at once, after each change of `topics`, and when the
-    /// wait of `clock_wait` ends.
+    /// Returns a future that completes when `condition` is ready. The condition is evaluated under the lock: at once, after each
+    /// change of `topics`, and when the wait of `clock_wait` ends.
     pub async fn until<R>(
         &self,
         topics: Topics,
@@ -101,7 +101,8 @@ impl<S: Discards> Turns<S> {
         let (mut condition, mut clock) = (pin!(self.0.until(topics, condition)), None);
         poll_fn(|cx| {
             loop {
-                // The condition comes first: a change of the state may end the wait for the clock, or start another wait.
+                // Evaluate the condition first, because a change of the state may end the wait for the clock, or start another
+                // wait.
                 if let Poll::Ready(result) = condition.as_mut().poll(cx) {
                     return Poll::Ready(result);
                 }
@@ -153,11 +154,11 @@ impl<S: Inputs> Turn<S> {
         &mut self.entry
     }
 
-    /// Calls `carry_out` when the item's turn has come: at once, or later in the source that pushed, or after a wait here.
-    /// `before_wait` runs before a wait.
+    /// Calls `carry_out` when the item's turn has come. If the item has to wait, the source that pushed calls it later; an
+    /// ordinary thread waits here. `before_wait` runs before such a wait.
     ///
     /// # Errors
-    /// Errors of `carry_out`; a source that carries it out later gets them later.
+    /// Returns the error of `carry_out`. A source that calls `carry_out` later gets the error later.
     pub fn pass(
         self,
         before_wait: impl FnOnce(),
@@ -183,11 +184,11 @@ impl<S: Inputs> Turn<S> {
         carry_out(self, decision)
     }
 
-    /// Does the same as [`pass`](Self::pass) for items that may pass in parts. `carry_out` returns the turn if the remaining part
-    /// must be decided. No other item passes it in the meantime.
+    /// Acts as [`pass`](Self::pass), for items that may pass in parts. If another decision is needed for the remaining part,
+    /// `carry_out` returns the turn. No other item overtakes that part.
     ///
     /// # Errors
-    /// Errors of `carry_out`; a source that carries it out later gets them later.
+    /// Returns the error of `carry_out`. A source that calls `carry_out` later gets the error later.
     pub fn pass_in_parts(
         mut self,
         mut carry_out: impl FnMut(Self, S::Decision) -> Result<Option<Self>, gst::FlowError>
@@ -217,7 +218,7 @@ impl<S: Inputs> Turn<S> {
         pending::wait(Hold::Source, later).map(|()| gst::FlowSuccess::Ok)
     }
 
-    /// Number of items before this one; `None` if it does not wait any longer.
+    /// Returns the number of items before this one; `None` if the item does not wait any longer.
     fn place(&self, state: &mut S) -> Option<usize> {
         let (queue, ticket) = (state.queue(self.id)?, self.ticket?);
         queue.waiting.iter().position(|waiting| *waiting == ticket)
@@ -269,7 +270,7 @@ pub fn announce(pad: &gst::Pad, src_pad: &gst::Pad) {
 mod tests {
     use super::*;
 
-    /// Two inputs; the first one's items wait for permission.
+    /// Two inputs. The items of the first input wait for permission.
     #[derive(Default)]
     struct Two {
         queues: [Tickets; 2],
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_input_keeps_order_and_blocks_no_other() {
+    fn a_blocked_input_keeps_its_order_and_blocks_no_other_input() {
         let turns = Turns::<Two>::default();
         let [first, second] = [0, 1].map(|_| turns.enter(0, ()));
         assert_eq!(decide(&turns.enter(1, ())), Poll::Ready(Some(())));

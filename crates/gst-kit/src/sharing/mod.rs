@@ -57,8 +57,8 @@ pub mod prelude {
     pub use gst::subclass::prelude::*;
 }
 
-/// Completes at `deadline_ns` of [`clock_now_ns`], not before. It works on a context's thread, where other agents run in the
-/// meantime, and on an ordinary thread that [`wait`]s. Other executors need their own timer.
+/// Completes at `deadline_ns` of [`clock_now_ns`], never earlier. It works on a context's thread, which runs other agents in the
+/// meantime, and on an ordinary thread that calls [`wait`]. Other executors need their own timer.
 pub async fn sleep_until(deadline_ns: u64) {
     threadbare_runtime::sleep_until(deadline_ns, Precision::NotBefore).await;
 }
@@ -91,19 +91,19 @@ macro_rules! source_life {
 
 /// An element with a sink pad, a source pad and a [`Line`] between them.
 pub trait FilterElement: ElementImpl {
-    /// The line in which arriving buffers wait.
+    /// Returns the line in which arriving buffers wait.
     fn line(&self) -> &Line;
 
-    /// The output pad.
+    /// Returns the output pad.
     fn src_pad(&self) -> &gst::Pad;
 
     /// Handles a buffer: passes it to [`Line::pass`] with all work on it, up to the push.
     ///
     /// # Errors
-    /// Returns the error for the pusher.
+    /// Fails with the error that the push returns.
     fn handle(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError>;
 
-    /// Maximum wait of a buffer here, for the pipeline's latency.
+    /// Returns the maximum wait of a buffer here, for the pipeline's latency.
     fn latency(&self) -> gst::ClockTime {
         gst::ClockTime::ZERO
     }

@@ -1,7 +1,7 @@
 //! Reads the samples of a buffer in any supported type and layout, without copying them if their alignment allows it.
 //!
 //! A [`Format`] has the contents of caps. With it, a mapped buffer is read as [`Frames`]: slices of one of four types,
-//! interleaved or planar. Inconsistent data is refused, without guesses or panics, because buffers come from any source.
+//! interleaved or planar. Buffers come from any source, so inconsistent data is refused, without guesses or panics.
 
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ pub struct Format {
     pub is_planar: bool,
 }
 
-/// Caps of the formats that [`Format::of_caps`] accepts, with this minimum rate. They have native byte order: GStreamer's
-/// decoders and converters produce others only on request.
+/// Returns the caps of the formats that [`Format::of_caps`] accepts, with this minimum rate. They have native byte order, because
+/// GStreamer's decoders and converters produce the other order only on request.
 pub(super) fn template_caps(rate_hz_min: u32) -> gst::Caps {
     let formats = [
         gst_audio::AUDIO_FORMAT_F32,
@@ -59,7 +59,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Size of a sample in bytes.
+    /// Returns the size of a sample in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -74,9 +74,9 @@ impl Kind {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
     /// The caps are not raw audio.
-    #[error("not raw audio: {0}")]
+    #[error("the caps are not those of raw audio: {0}")]
     Caps(gst::Caps),
-    /// The samples have another type than the four, or another byte order than the machine's.
+    /// The samples have another type than the four supported ones, or another byte order than the machine's.
     #[error("samples of type {} are not supported", .0.to_str())]
     Type(AudioFormat),
     /// Too many channels.
@@ -90,11 +90,11 @@ pub enum Refused {
         /// Bytes per frame.
         frame_bytes: usize,
     },
-    /// The positions of the channels are unknown.
-    #[error("planar samples without a GstAudioMeta that gives the offset of each channel")]
+    /// The buffer is planar, and the positions of its channels are unknown.
+    #[error("a buffer with planar samples has no GstAudioMeta with the offset of each channel")]
     NoMeta,
-    /// The buffer does not fit these caps.
-    #[error("its GstAudioMeta has {meta} channels, its caps have {caps}")]
+    /// The numbers of channels of the buffer and of its caps differ.
+    #[error("the GstAudioMeta of the buffer has {meta} channels, but its caps have {caps}")]
     MetaChannels {
         /// Channels of the buffer.
         meta: usize,
@@ -102,7 +102,9 @@ pub enum Refused {
         caps: usize,
     },
     /// A channel is not in the buffer's memory.
-    #[error("channel {channel} is at byte {offset}, {frames} frames long, in {bytes} bytes")]
+    #[error(
+        "channel {channel} begins at byte {offset} and has {frames} frames, which exceeds the buffer of {bytes} bytes"
+    )]
     Plane {
         /// Number of the channel.
         channel: usize,
@@ -122,17 +124,17 @@ impl Format {
     /// Parses caps.
     ///
     /// # Errors
-    /// Fails if it is not audio, has an unsupported sample type, or more channels than a meter supports.
+    /// Fails if the caps are not audio, have an unsupported sample type, or have more channels than a meter supports.
     pub fn of_caps(caps: &gst::CapsRef) -> Result<Format, Refused> {
         let info =
             gst_audio::AudioInfo::from_caps(caps).map_err(|_| Refused::Caps(caps.to_owned()))?;
         Format::of(&info)
     }
 
-    /// Does the same as [`of_caps`](Self::of_caps) for parsed caps.
+    /// Acts as [`of_caps`](Self::of_caps), for parsed caps.
     ///
     /// # Errors
-    /// The same as for [`Format::of_caps`].
+    /// Fails as [`Format::of_caps`] does.
     pub fn of(info: &gst_audio::AudioInfo) -> Result<Format, Refused> {
         let kind = match info.format() {
             gst_audio::AUDIO_FORMAT_S16 => Kind::I16,
@@ -153,9 +155,9 @@ impl Format {
         })
     }
 
-    /// The format of interleaved samples in double precision. `mask` has a bit for the position of each channel
-    /// (WAVEFORMATEXTENSIBLE). Without a mask, channels have their usual positions. Channels beyond the bits of the mask have no
-    /// position.
+    /// Returns the format of interleaved samples in double precision. `mask` has a bit for the position of each channel
+    /// (WAVEFORMATEXTENSIBLE). Without a mask, channels have their usual positions. If there are more channels than bits in the
+    /// mask, the last channels have no position.
     ///
     /// # Errors
     /// Fails if the number of channels is zero, or larger than a meter supports.
@@ -183,40 +185,40 @@ impl Format {
         })
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.layout.len()
     }
 
-    /// Bytes of one sample of each channel.
+    /// Returns the size, in bytes, of one sample of each channel.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         self.kind.bytes() * self.channels()
     }
 
-    /// Duration of this many frames, in ns, rounded down.
+    /// Returns the duration of this many frames, in ns, rounded down.
     #[must_use]
     pub fn duration_ns(&self, frames: u64) -> u64 {
         let ns = u128::from(frames) * 1_000_000_000 / u128::from(self.rate_hz.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// Number of frames that start within `ns`, rounded down.
+    /// Returns the number of frames that start within `ns`, rounded down.
     #[must_use]
     pub fn frames_in(&self, ns: u64) -> u64 {
         let frames = u128::from(ns) * u128::from(self.rate_hz) / 1_000_000_000;
         u64::try_from(frames).unwrap_or(u64::MAX)
     }
 
-    /// Number of frames in a buffer, without reading its memory.
+    /// Returns the number of frames in a buffer, without reading its memory.
     ///
     /// # Errors
     /// Fails if the last frame is not whole, or if the buffer is planar without the positions of its planes.
     pub fn frames_of(&self, buffer: &gst::BufferRef) -> Result<usize, Refused> {
         if self.needs_meta() {
             let (frames, bytes) = (self.meta(buffer)?.samples(), buffer.size());
-            // A claimed number of frames without memory for them must not keep a thread busy.
+            // A buffer that claims many frames without the memory for them must not keep a thread busy.
             if frames > bytes / self.kind.bytes() {
                 return Err(Refused::Plane {
                     channel: 0,
@@ -234,7 +236,7 @@ impl Format {
         Ok(bytes / frame_bytes)
     }
 
-    /// Passes the samples of a buffer to `visit`.
+    /// Calls `visit` with the samples of a buffer.
     ///
     /// # Errors
     /// Fails if the frames are not whole, if the planes are not where the buffer claims, or if the memory cannot be read.
@@ -305,12 +307,12 @@ impl Format {
     }
 }
 
-/// Memory for samples that are not aligned for their type. It grows to the largest such buffer and stays.
+/// Memory for samples that are not aligned for their type. It grows to the size of the largest such buffer, and is kept.
 #[derive(Debug, Default)]
 pub struct Scratch(Vec<u64>);
 
 impl Scratch {
-    /// Returns the planes unchanged if all are aligned for samples of this size, otherwise copies.
+    /// Returns the planes unchanged if all are aligned for samples of this size. Otherwise returns copies.
     fn align<'a>(&'a mut self, planes: &'a mut [&'a [u8]], sample_bytes: usize) -> &'a [&'a [u8]] {
         let is_aligned = |plane: &&[u8]| plane.as_ptr().addr().is_multiple_of(sample_bytes);
         if planes.iter().all(is_aligned) {
@@ -430,7 +432,7 @@ impl<'a, T: Sample + Pod> Typed<'a, T> {
         })
     }
 
-    /// Length in frames.
+    /// Returns the length in frames.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
@@ -450,7 +452,7 @@ impl<'a, T: Sample + Pod> Typed<'a, T> {
     }
 }
 
-/// Positions of the loudspeakers. Channels without a position all have the same weight, that of a front channel.
+/// Returns the positions of the loudspeakers. Channels without a position all have the same weight, that of a front channel.
 fn layout_of(positions: Option<&[Position]>, channels: usize) -> Vec<Channel> {
     let positions = match positions {
         Some(positions) if !positions.contains(&Position::None) => positions,
@@ -485,9 +487,9 @@ const WAVE_PLACES: [Position; 18] = [
     Position::TopRearRight,
 ];
 
-/// The weight of a position. ITU-R BS.1770, annex 1, table 4, gives more weight to positions 60 to 120 degrees to the side. The
-/// rear pair of 5.1 is at 110 degrees. If there is a side pair at that position, as in 7.1 (ITU-R BS.2051, system I), the rear
-/// pair is at 135.
+/// Returns the weight of a position. ITU-R BS.1770, annex 1, table 4, gives more weight to positions 60 to 120 degrees to the
+/// side. The rear pair of 5.1 is at 110 degrees. If there is also a side pair, as in 7.1 (ITU-R BS.2051, system I), the rear pair
+/// is at 135 degrees.
 fn place_of(position: Position, has_sides: bool) -> Channel {
     match position {
         Position::Mono | Position::FrontCenter => Channel::Center,
@@ -541,7 +543,7 @@ mod tests {
         Format::of_caps(&caps(format, layout, channels)).unwrap()
     }
 
-    /// The samples of all channels as a meter gets them.
+    /// Returns the samples of all channels as a meter gets them.
     fn values(format: &Format, buffer: &gst::BufferRef) -> Result<Vec<Vec<f64>>, Refused> {
         fn of<T: Sample + Pod + Into<f64>>(typed: &Typed<'_, T>) -> Vec<Vec<f64>> {
             match typed {
@@ -702,7 +704,7 @@ mod tests {
         assert_eq!(with(&[SideLeft, SideRight]), [1., 1., 1., 0., 1.41, 1.41]);
         let eight = with(&[RearLeft, RearRight, SideLeft, SideRight]);
         assert_eq!(eight, [1., 1., 1., 0., 1., 1., 1.41, 1.41]);
-        // Mono, and channels without a place.
+        // Mono, and channels without a position.
         assert_eq!(format("F32LE", "interleaved", 1).layout, [Channel::Center]);
         let none = format("F32LE", "interleaved", 7);
         assert_eq!(none.layout, [Channel::Center; 7]);

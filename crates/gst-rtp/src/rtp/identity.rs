@@ -9,8 +9,8 @@ use gst::glib;
 use threadbare_rtp::id::{NtpTime, Ssrc};
 use threadbare_runtime::{RawAddr, clock_now_ns};
 
-/// The canonical name of all sessions of this process, and unique to it (RFC 7022, section 4.2: 96 random bits, in base 64; ours
-/// are in base 16).
+/// Returns the canonical name of all sessions of this process, which is unique to the process (RFC 7022, section 4.2: 96 random
+/// bits, in base 64; ours are in base 16).
 pub(super) fn cname() -> Arc<str> {
     static CNAME: LazyLock<Arc<str>> = LazyLock::new(|| {
         let words = (0..3).map(|_| format!("{:08x}", glib::random_int()));
@@ -24,8 +24,8 @@ pub(super) fn seed() -> u64 {
     u64::from(glib::random_int()) << 32 | u64::from(glib::random_int())
 }
 
-/// The wall clock at monotonic time 0. RFC 3550, section 6.4.1: a participant's streams have one wall clock, and the canonical
-/// name identifies the participant.
+/// Returns the wall clock at monotonic time 0. All streams of a participant, which the canonical name identifies, have the same
+/// wall clock (RFC 3550, section 6.4.1).
 pub(super) fn ntp_at_zero() -> NtpTime {
     static AT_ZERO: LazyLock<NtpTime> = LazyLock::new(|| {
         let since_1970_ns = SystemTime::now()
@@ -36,13 +36,13 @@ pub(super) fn ntp_at_zero() -> NtpTime {
     *AT_ZERO
 }
 
-/// The sender's SSRC of a valid RTCP packet: that of its first report (RFC 3550, section 6.4).
+/// Returns the sender's SSRC of a valid RTCP packet: that of its first report (RFC 3550, section 6.4).
 pub(super) fn sender_of(bytes: &[u8]) -> Option<Ssrc> {
     let bytes = bytes.get(4..8)?.try_into().ok()?;
     Some(Ssrc(u32::from_be_bytes(bytes)))
 }
 
-/// A buffer's sender address, if the receiver attached it.
+/// Returns a buffer's sender address, if the receiver attached it.
 pub(super) fn sender_address(buffer: &gst::BufferRef) -> Option<SocketAddr> {
     let meta = buffer.meta::<gst_net::NetAddressMeta>()?;
     let address = meta.addr().downcast::<gio::InetSocketAddress>().ok()?;
@@ -52,7 +52,7 @@ pub(super) fn sender_address(buffer: &gst::BufferRef) -> Option<SocketAddr> {
 /// Converts the kernel's address.
 #[inline]
 pub(super) fn address_of(raw: &RawAddr) -> SocketAddr {
-    // A datagram socket always provides the sender. Without it, all senders would look the same.
+    // A datagram socket always provides the sender. If it did not, all senders would look the same.
     raw.to_socket_addr()
         .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
 }

@@ -6,7 +6,7 @@ use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 use threadbare_rtp::payload::PayloadTypes;
 
-/// The static payload types (RFC 3551, section 6).
+/// Returns the static payload types (RFC 3551, section 6).
 pub(super) fn any() -> Result<Arc<PayloadMap>, PayloadMapError> {
     of(None, PayloadTypes::ALL)
 }
@@ -28,13 +28,13 @@ fn make(clock_rate_hz: Option<u32>, accepted: PayloadTypes) -> Result<PayloadMap
         .map(|payload| of_rate(payload, clock_rate_hz))
         .collect::<Vec<_>>();
     match PayloadMap::open(&entries) {
-        // No clock rate is known: nothing is accepted until caps give one.
+        // No clock rate is known, so no packet is accepted until caps give one.
         Err(PayloadMapError::NoAudio) => PayloadMap::open(&[nothing()]),
         map => map,
     }
 }
 
-/// Applies the clock rate of the caps, because with caps, the user decides how packets are read.
+/// Applies the clock rate of the caps: if there are caps, the user has decided how packets are read.
 fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     match clock_rate_hz {
         Some(clock_rate_hz) => Payload {
@@ -46,7 +46,7 @@ fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     }
 }
 
-/// A payload type that no sender uses: it is reserved (RFC 3551, table 4).
+/// Returns a payload type that no sender uses: it is reserved (RFC 3551, table 4).
 fn nothing() -> Payload {
     Payload {
         payload_type: PayloadType(1),

@@ -18,7 +18,7 @@ pub(super) struct Playout {
     resync: bool,
     /// Whether packets were lost before the next packet.
     is_broken: bool,
-    /// Caps set by the user; otherwise those of the payload type are used.
+    /// Caps set by the user. Without them, the caps of the payload type are used.
     caps: Option<gst::Caps>,
     /// The payload type of the announced caps.
     announced: Option<PayloadType>,
@@ -62,8 +62,8 @@ impl Playout {
         self.do_lost = do_lost;
     }
 
-    /// Returns the next item to push at `now_ns`, when the context's clock reads `clock_ns`, or `None` if nothing is due.
-    /// `losses`: packets may be declared lost.
+    /// Returns the next item to push at `now_ns`, when the context's clock reads `clock_ns`. Returns `None` if nothing is due.
+    /// `losses` says whether packets may be declared lost.
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -133,9 +133,9 @@ impl Playout {
         self.is_broken = false;
     }
 
-    /// Returns caps if the payload type has changed. The first packet's caps come with the stream's opening. Later the sender may
-    /// change to another static payload type. Telephone events and comfort noise in between change nothing. Caps from the user
-    /// take precedence.
+    /// Returns new caps if the payload type has changed. The caps of the first packet come with the opening of the stream. Later,
+    /// the sender may change to another static payload type. Telephone events and comfort noise between packets change nothing.
+    /// Caps from the user have priority.
     #[cold]
     fn other_caps(&mut self, payload_type: PayloadType) -> Option<gst::Caps> {
         let is_media = payload_type != COMFORT_NOISE && static_payload(payload_type).is_some();
@@ -146,14 +146,14 @@ impl Playout {
         caps_of(payload_type).filter(|_| was_announced)
     }
 
-    /// The source's caps, restricted to those of downstream.
+    /// Returns the source's caps, restricted to those of downstream.
     pub(super) fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = match &self.caps {
             Some(caps) if !caps.is_any() && !caps.is_empty() => caps.clone(),
             _ => caps_of(self.announced?)?,
         };
         let mut common = pad.peer_query_caps(Some(&own)).intersect(&own);
-        // Caps that downstream will refuse are pushed, too, because the refusal gives the reason.
+        // If downstream will refuse the caps, they are pushed nevertheless, because the refusal gives the reason.
         if common.is_empty() {
             common = own;
         }
@@ -170,8 +170,8 @@ pub(super) fn clock_rate_of(caps: &gst::Caps) -> Option<u32> {
         .filter(|rate| (1..=CLOCK_RATE_HZ_MAX).contains(rate))
 }
 
-/// Returns the event for lost packets. It is the stock jitter buffer's, so that stock depayloaders turn it into gaps, which
-/// decoders conceal.
+/// Returns the event for lost packets. It is the same as in the stock jitter buffer, so that stock depayloaders turn it into
+/// gaps, which decoders conceal.
 pub(super) fn lost(
     first: u16,
     packets: u32,

@@ -77,7 +77,7 @@ pub(super) struct PortStats {
     pub(super) unmatched: u64,
     /// Packets that are not RTP.
     pub(super) malformed: u64,
-    /// Packets above the capacity of the source's mailbox.
+    /// Packets dropped because the source's mailbox was full.
     pub(super) overflowed: u64,
 }
 
@@ -87,7 +87,7 @@ pub(super) enum PortError {
     #[error(transparent)]
     Socket(#[from] crate::kit::socket::SocketError),
     #[error(
-        "port {port} is shared with other settings: address, rtcp-port, rtcp-mux, reuse and buffer-size must agree"
+        "another source shares port {port} with different settings: address, rtcp-port, rtcp-mux, reuse and buffer-size must be the same"
     )]
     Settings { port: u16 },
     #[error("cannot receive on the shared port with this `ssrc` and `from`: {0}")]
@@ -101,7 +101,7 @@ impl From<PortError> for gst::ErrorMessage {
 }
 
 impl SharedPort {
-    /// Rents a place for a source that receives packets matching `filter`.
+    /// Adds a source that receives packets matching `filter`.
     pub(super) fn rent(
         settings: &SocketSettings,
         filter: Filter,
@@ -142,7 +142,7 @@ impl SharedPort {
         }
         let sockets = Sockets::open(settings, Readers::Port)?;
         let port = Arc::new(SharedPort {
-            // A request for any free port gets this port, and so do all sources that name it.
+            // If the settings request any free port, these name the port that was found, so that other sources can name it, too.
             settings: SocketSettings {
                 port: sockets.rtp.port(),
                 ..settings.clone()
@@ -170,7 +170,7 @@ impl Tenancy {
         &self.mailbox
     }
 
-    /// Packets dropped by the port and by this source's mailbox.
+    /// Returns the number of packets dropped by the port and by this source's mailbox.
     pub(super) fn port_stats(&self) -> PortStats {
         let routes = lock(&self.port.routes);
         PortStats {
@@ -180,8 +180,8 @@ impl Tenancy {
         }
     }
 
-    /// Reads the port on the thread of `place`, as long as one of its sources runs. If another thread already reads it, nothing
-    /// changes.
+    /// Reads the port on the thread of `place`, as long as one of its sources runs. If another thread already reads the port,
+    /// nothing changes.
     pub(super) fn start(&self, place: &Place, mtu: u32) -> Result<(), gst::ErrorMessage> {
         let mut running = lock(&self.port.agent);
         if running.agent.is_none() {
@@ -234,7 +234,7 @@ impl Mailbox {
         mail.datagrams.clear();
     }
 
-    /// Takes all packets; `room` replaces their queue.
+    /// Takes all packets into `room`, which must be empty. The mailbox uses the memory of `room` for the next packets.
     #[inline]
     pub(super) fn take(&self, room: &mut Vec<Datagram>) {
         std::mem::swap(&mut lock(&self.0).datagrams, room);
@@ -388,7 +388,8 @@ impl Routes {
         }
     }
 
-    /// RTCP has its sender's SSRC and comes from the RTP address or the next port (RFC 3550, section 11).
+    /// Finds the source for an RTCP packet. RTCP has its sender's SSRC, and comes from the RTP address or from the port after it
+    /// (RFC 3550, section 11).
     fn find_rtcp(&mut self, now_ns: u64, from: SocketAddr, bytes: &[u8]) -> Option<usize> {
         let ssrc = sender_of(bytes)?;
         let any = PayloadType(0);
@@ -414,6 +415,6 @@ static PORTS: LazyLock<Mutex<Vec<Weak<SharedPort>>>> = LazyLock::new(Mutex::defa
 
 const RTP: u8 = 0;
 const RTCP: u8 = 1;
-/// Maximum number of packets queued for a source: more than a second of one stream. It is exceeded only if the source's thread is
+/// Maximum number of packets queued for a source: more than a second of one stream. It is reached only if the source's thread is
 /// blocked.
 const MAIL_MAX: usize = 128;

@@ -46,8 +46,8 @@ fn push(pad: &gst::Pad, structure: gst::structure::Builder) {
     pad.push_event(gst::event::CustomUpstream::new(structure.build()));
 }
 
-/// Sends an event from downstream to the peer as a request. Returns `None` if a peer cannot satisfy the event. `caps` are those
-/// of the event's stream.
+/// Sends an event from downstream to the peer as a request. Returns `None` if the event is not one that a peer can handle. `caps`
+/// are those of the event's stream.
 pub(super) fn ask(
     session: &RtpSession,
     caps: Option<&gst::Caps>,
@@ -73,7 +73,7 @@ pub(super) fn ask(
 }
 
 /// Whether to send a full intra request instead of a picture loss indication. The caps must show that the peer accepts full
-/// requests. In addition, the event must request one, or the peer must accept nothing else.
+/// requests. In addition, the event must request all headers, or the full request must be the only kind that the peer accepts.
 fn asks_in_full(caps: Option<&gst::Caps>, all_headers: bool) -> bool {
     let takes = |field: &str| {
         let structure = caps.and_then(|caps| caps.structure(0));

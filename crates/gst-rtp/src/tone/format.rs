@@ -36,7 +36,7 @@ pub(super) fn template(formats: &[&str]) -> gst::Caps {
 /// The number of positions in a channel mask.
 const CHANNELS_MAX: i32 = 64;
 
-/// Chooses one of `caps`, as near to `rate` and one channel as they allow. Returns `None` if none is left or valid.
+/// Chooses one of `caps`, as near to `rate` and to one channel as they allow. Returns `None` if no valid caps are left.
 pub(super) fn fixate(caps: gst::Caps, rate: u32) -> Option<(gst::Caps, Format)> {
     let mut caps = caps;
     if caps.is_empty() || caps.is_any() {
@@ -67,8 +67,9 @@ pub(super) fn fixate(caps: gst::Caps, rate: u32) -> Option<(gst::Caps, Format)> 
     Some((caps, format))
 }
 
-/// Rounds to the nearest whole number (ties to even), for numbers below 2^51. Adding a large number leaves no room for a
-/// fraction. The oldest supported processor has no instruction for rounding, and a function call would take most of the time.
+/// Rounds to the nearest whole number (ties to even), for numbers below 2^51. It adds a large number, which leaves no bits for a
+/// fraction. The oldest supported processor has no instruction for rounding, and a call of a function would take most of the
+/// time.
 #[inline]
 fn rounded(x: f64) -> f64 {
     const UNIT_STEPS: f64 = (1u64 << 52) as f64 * 1.5;
@@ -76,12 +77,12 @@ fn rounded(x: f64) -> f64 {
 }
 
 impl Format {
-    /// Size of a sample of all channels, bytes.
+    /// Returns the size of a sample of all channels, bytes.
     pub(super) fn frame_bytes(&self) -> usize {
         self.channels * self.encoding.bytes()
     }
 
-    /// Writes samples relative to full scale, the same to all channels. `out` has the needed length.
+    /// Writes samples, which are relative to full scale, to all channels alike. `out` must have the right length.
     pub(super) fn write(&self, samples: &[f64], out: &mut [u8]) {
         match self.encoding {
             Encoding::S16 => self.each(samples, out, |s| {
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_as_the_standard_library() {
+    fn samples_are_rounded_as_by_the_standard_library() {
         let sample = |i: i32| f64::from(i) / 7.3;
         for x in (-300_000..300_000)
             .map(sample)
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_all_formats_and_channels() {
+    fn samples_are_written_in_all_formats_and_channels() {
         gst::init().unwrap();
         for (name, bytes) in [
             ("S16LE", vec![0x00, 0x40, 0x01, 0x80]),

@@ -1,7 +1,7 @@
 //! Telephone tones: one or two frequencies, switched on and off in time.
 //!
-//! It uses neither GStreamer nor a clock. Phases are counted in whole fractions of a turn: each sample adds the frequency in Hz,
-//! modulo the sample rate. So no error adds up, however long a tone lasts.
+//! It uses neither GStreamer nor a clock. Phases are counted in fractions of a turn, as whole numbers: each sample adds the
+//! frequency in Hz, modulo the sample rate. So no error adds up, however long a tone lasts.
 
 use std::f64::consts::TAU;
 
@@ -12,13 +12,13 @@ pub(crate) struct Description {
     pub(crate) freq_hz: [u32; 2],
     /// Level of each frequency; see [`amplitude`].
     pub(crate) volume_dbm0: [i32; 2],
-    /// Durations on, off, on, off. A duration of 0 ms, except the first, ends the cycle.
+    /// Durations on, off, on, off. A duration of 0 ms ends the cycle, except as the first one.
     pub(crate) cadence_ms: [u32; 4],
     /// Whether the cycle repeats. Otherwise silence follows.
     pub(crate) repeat: bool,
 }
 
-/// The peak of a sine of this many dBm0, relative to full scale.
+/// Returns the peak of a sine of this many dBm0, relative to full scale.
 ///
 /// A sine that just reaches full scale has +3.14 dBm0 (ITU-T G.711, table 5, for A-law). Descriptions of telephone tones use this
 /// reference, and so does spandsp. So 0 dBm0 peaks at 0.697 of full scale.
@@ -57,7 +57,7 @@ impl Generator {
         generator
     }
 
-    /// Changes the tone from the next sample on; the cadence restarts, the phases continue.
+    /// Changes the tone from the next sample on. The cadence restarts; the phases continue.
     pub(crate) fn set(&mut self, description: Description) {
         let rate = u64::from(self.rate);
         self.description = description;
@@ -99,8 +99,8 @@ impl Generator {
         }
     }
 
-    /// Adds a sine by the recurrence `y[n] = 2 cos(w) y[n-1] - y[n-2]`, which starts at the exact phase each time. Its error
-    /// grows only with the samples of one call.
+    /// Adds a sine by the recurrence `y[n] = 2 cos(w) y[n-1] - y[n-2]`. Each call starts at the exact phase, so the error grows
+    /// only with the number of samples of one call.
     fn add_tone(&mut self, tone: usize, out: &mut [f64]) {
         let freq = self.description.freq_hz[tone] % self.rate;
         if freq == 0 {
@@ -187,7 +187,7 @@ mod tests {
             cadence_ms: [480, 500, 20, 10],
             repeat: true,
         };
-        // A sine of a quarter of the rate is silent at every other sample: check the odd ones, too.
+        // At a quarter of the rate, every other sample of a sine is zero, so check the samples in between, too.
         let out = samples(&mut Generator::new(busy, 8000), 8080 * 3, 160);
         for (n, pair) in out.chunks(2).enumerate() {
             let at = (2 * n) % 8080;

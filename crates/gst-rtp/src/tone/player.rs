@@ -1,5 +1,5 @@
-//! Pushes a signal, buffer by buffer, each when its last sample is over. It is the half of the audio sources on the context's
-//! thread.
+//! Pushes a signal, buffer by buffer. Each buffer is pushed when its last sample is over. This is the half of the audio sources
+//! on the context's thread.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct Cut {
     pub(super) timestamp_offset_ns: i64,
     /// Caps to which the user restricts the pad.
     pub(super) caps: Option<gst::Caps>,
-    /// Default sample rate, unless downstream requests another one.
+    /// Default sample rate. Downstream may request another one.
     pub(super) rate_default: u32,
 }
 
@@ -105,12 +105,12 @@ impl<S: Signal> Player<S> {
         }
     }
 
-    /// The signal, to be changed from the next buffer on.
+    /// Returns the signal, to be changed from the next buffer on.
     pub(super) fn signal(&mut self) -> &mut S {
         &mut self.signal
     }
 
-    /// Changes the buffers from the next one on.
+    /// Changes how the signal is cut, from the next buffer on.
     pub(super) fn set_cut(&mut self, cut: Cut) {
         if self.cut.caps != cut.caps {
             self.pad.mark_reconfigure();
@@ -123,7 +123,7 @@ impl<S: Signal> Player<S> {
         let Some(decided) = self.cut.decide(&self.pad) else {
             return Err(gst::error_msg!(
                 gst::StreamError::Format,
-                ["no format of this element is accepted by downstream and allowed by caps"]
+                ["downstream and caps have no format of this element in common"]
             ));
         };
         if self.format.as_ref() == Some(&decided) {
@@ -131,7 +131,7 @@ impl<S: Signal> Player<S> {
         }
         let rate = decided.1.rate;
         self.signal.set_rate(rate);
-        // Times continue.
+        // The times continue with the new rate.
         self.count = self.count.map(|count| Count {
             base_ns: count.time_ns(count.done),
             rate,
@@ -148,7 +148,7 @@ impl<S: Signal> Player<S> {
             .map(gst::ClockTime::nseconds)
     }
 
-    /// The next buffer, if it is time for it.
+    /// Returns the next buffer, if it is due.
     fn next(&mut self, cx: &mut Cx<'_>, format: Format) -> Produced {
         let now_ns = self.now_ns(cx);
         let count = *self.count.get_or_insert(Count {
@@ -169,7 +169,7 @@ impl<S: Signal> Player<S> {
             return Produced::Failed(gst::error_msg!(
                 gst::ResourceError::Settings,
                 [
-                    "samples-per-buffer={samples} makes buffers of more than {BUFFER_BYTES_MAX} bytes"
+                    "samples-per-buffer={samples} would make buffers of more than {BUFFER_BYTES_MAX} bytes"
                 ]
             ));
         };

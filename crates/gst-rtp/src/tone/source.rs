@@ -24,9 +24,9 @@ where
 
     fn parts(&self) -> &Parts<Self::Signal>;
     fn cut(&self) -> Cut;
-    /// The signal for the current properties.
+    /// Returns the signal for the current properties.
     fn signal(&self) -> Self::Signal;
-    /// Number of buffers until the end.
+    /// Returns the number of buffers until the end.
     fn num_buffers(&self) -> Option<u64> {
         None
     }
@@ -43,7 +43,7 @@ where
         }
     }
 
-    /// Changes the signal.
+    /// Changes the signal while it is played.
     fn retune(&self, change: impl FnOnce(&mut Self::Signal) + Send + 'static) {
         let driver = &self.parts().driver;
         driver.with_producer(move |player, cx| {
@@ -159,7 +159,7 @@ impl Cut {
         format::fixate(self.narrowed(allowed), self.rate_default)
     }
 
-    /// Length of a buffer, current or expected.
+    /// Returns the length of a buffer, current or expected.
     fn buffer_time(&self, pad: &gst::Pad) -> gst::ClockTime {
         let now = pad.current_caps();
         let now = now.and_then(|caps| caps.structure(0)?.get::<i32>("rate").ok());

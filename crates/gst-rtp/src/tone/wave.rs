@@ -162,7 +162,7 @@ impl Noise {
         }
     }
 
-    /// A number from -1 to 1 (xorshift64*: Marsaglia 2003, Vigna 2016).
+    /// Returns a number from -1 to 1 (xorshift64*: Marsaglia 2003, Vigna 2016).
     fn uniform(&mut self) -> f64 {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -185,7 +185,7 @@ impl Noise {
         self.rows.iter().sum::<f64>() / (self.rows.len() as f64).sqrt() / 2.0
     }
 
-    /// The next value of a random walk that turns round at full scale.
+    /// Returns the next value of a random walk that turns round at full scale.
     fn red(&mut self) -> f64 {
         let next = self.walk + self.uniform() / 16.0;
         self.walk = match next {
@@ -196,7 +196,7 @@ impl Noise {
         self.walk
     }
 
-    /// Inverts the spectrum of noise: a falling one rises.
+    /// Changes the sign of every second value. This mirrors the spectrum of noise, so that a falling spectrum rises.
     fn alternate(&mut self) -> f64 {
         self.sign = -self.sign;
         self.sign
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_has_its_colour() {
+    fn each_noise_has_the_spectrum_of_its_colour() {
         // The power of the differences between samples, divided by the power of the samples: 2 for white noise.
         let slope = |wave| {
             let out = made(wave, 80_000);

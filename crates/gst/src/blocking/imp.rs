@@ -27,7 +27,8 @@ pub struct BlockingAdapter {
     sink_pad: gst::Pad,
 }
 
-/// Enough for the buffers that a source on a throttled context pushes in a slice, at little delay.
+/// Maximum number of queued buffers: enough for those that a source on a throttled context pushes in a slice. More would add
+/// delay.
 const WAITING_BUFFERS_MAX: u32 = 16;
 
 impl BlockingAdapter {
@@ -133,7 +134,7 @@ impl ObjectSubclass for BlockingAdapter {
                     gst::PadMode::Push => imp.activate(active),
                     _ => Err(gst::loggable_error!(
                         crate::kit::CAT,
-                        "only push mode is supported"
+                        "the element supports only push mode"
                     )),
                 })
             })

@@ -42,7 +42,7 @@ impl ClockSync {
     fn play(&self, time: Option<RunningTime>) {
         self.shared.is_playing.store(time.is_some(), Relaxed);
         self.crossing.start(time.unwrap_or_default());
-        // The source may have produced data before this change.
+        // The source may have produced data before this change, so check it now.
         self.change(|_| ());
     }
 }

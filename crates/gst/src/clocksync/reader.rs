@@ -59,7 +59,7 @@ impl ClockReader {
         }
     }
 
-    /// Running time of an item, if it has one: that of a buffer, of a list's first buffer, or of a gap.
+    /// Returns the running time of an item, if it has one: that of a buffer, of a list's first buffer, or of a gap.
     fn running_ns(&self, item: &Item) -> Option<i64> {
         let time = match item {
             Item::Buffer(buffer) => buffer.pts().or(buffer.dts()),
@@ -73,7 +73,7 @@ impl ClockReader {
         i64::try_from(running.nseconds()).ok()
     }
 
-    /// Returns `Err` with the wait if `item` must be held; `Ok` if it may pass.
+    /// Returns `Ok` if `item` may pass now. If it must be held, returns the wait as an error.
     fn must_wait(&mut self, cx: &Cx<'_>, item: &Item) -> Result<(), Wait> {
         if !self.shared.sync.load(Relaxed) {
             return Ok(());

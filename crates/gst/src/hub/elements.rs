@@ -144,7 +144,7 @@ sink_element!(
     Proxy,
     "proxy-context",
     "Thread-sharing proxy sink",
-    "Hands data to the ts-proxysrc of the same name in another pipeline, with back-pressure",
+    "Hands data to the ts-proxysrc with the same proxy-context in another pipeline, with back-pressure",
     "application/x-ts-proxysink-stats"
 );
 source_element!(
@@ -153,7 +153,7 @@ source_element!(
     Proxy,
     "proxy-context",
     "Thread-sharing proxy source",
-    "Pushes the data of the ts-proxysink of the same name on a context's thread"
+    "Receives data from the ts-proxysink with the same proxy-context, and pushes it on a context's thread"
 );
 sink_element!(
     inter_sink,
@@ -161,7 +161,7 @@ sink_element!(
     Inter,
     "inter-context",
     "Thread-sharing inter-pipeline sink",
-    "Hands data to every ts-intersrc of the same name in other pipelines",
+    "Hands data to each ts-intersrc with the same inter-context in other pipelines",
     "application/x-ts-intersink-stats"
 );
 source_element!(
@@ -170,7 +170,7 @@ source_element!(
     Inter,
     "inter-context",
     "Thread-sharing inter-pipeline source",
-    "Pushes the data of the ts-intersink of the same name on a context's thread"
+    "Receives data from the ts-intersink with the same inter-context, and pushes it on a context's thread"
 );
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {

@@ -1,8 +1,8 @@
 //! Named links from one pipeline to others: the inside of proxies and inter pairs.
 //!
-//! A hub has one sink end and one outlet (a proxy) or any number of outlets (inter). The ends come and go in any order. An outlet
-//! exists while its source element is active, and starts with the sink pad's sticky events. Each outlet has an ordinary
-//! [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
+//! A hub has one sink end. It has at most one outlet (a proxy), or any number of outlets (inter). The ends come and go in any
+//! order. An outlet exists while its source element is active, and starts with the sink pad's sticky events. Each outlet has an
+//! ordinary [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
 //!
 //! | field | thread |
 //! |---|---|
@@ -54,11 +54,12 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JoinError {
     #[error(
-        "{}='{name}' has a sink already: each name is for one sink; choose another name, or stop that sink first", kind.property()
+        "{}='{name}' already has a sink, and only one is possible; choose another name, or stop that sink first", kind.property()
     )]
     SinkTaken { kind: Kind, name: String },
     #[error(
-        "{}='{name}' has a source already: a proxy has one source; choose another name, or use ts-intersink and ts-intersrc for several sources", kind.property()
+        "{}='{name}' already has a source, and only one is possible; choose another name, or use ts-intersink and ts-intersrc for \
+        several sources", kind.property()
     )]
     SourceTaken { kind: Kind, name: String },
 }
@@ -86,7 +87,7 @@ struct State {
     /// The stream's sticky events, for later sources. The sink pad stores an event only after handling it, too late for
     /// a source that joins in between.
     sticky: Vec<gst::Event>,
-    /// Items whose source waits for an outlet, on a context's thread. They are the output of one input.
+    /// Items that wait for an outlet, because their source runs on a context's thread. They are the output of one input.
     held: VecDeque<Item>,
     /// Number of times that the sink's pad was unlinked.
     unlinks: u64,
@@ -287,7 +288,8 @@ impl Hub {
         state.is_open && !state.outlets.iter().any(|o| Arc::ptr_eq(o, outlet))
     }
 
-    /// Waits for a source. Returns `true` if the item is held for that source. Then the pushing source waits, not this thread.
+    /// Waits for a source. Returns `true` if the item is held for that source; then the pushing source waits instead of this
+    /// thread.
     fn wait_for_outlet(
         self: &Arc<Self>,
         pad: &gst::Pad,

@@ -152,7 +152,7 @@ impl SourceEnd {
     }
 }
 
-/// Pushes the queue's items. Stopping this source is not a failure: the other end survives it.
+/// Pushes the queue's items. If this source is stopped, that is not a failure of the queue: the other end continues.
 pub struct StoppingReader {
     reader: QueueReader,
     element: glib::WeakRef<gst::Element>,
@@ -227,7 +227,7 @@ mod tests {
     use gst::State::{Null, Paused, Playing, Ready, VoidPending};
 
     #[test]
-    fn an_error_on_the_way_up_counts() {
+    fn a_refused_push_is_an_error_only_if_the_source_does_not_start() {
         for (current, pending, expected) in [
             (Playing, VoidPending, false),
             (Paused, Playing, false),

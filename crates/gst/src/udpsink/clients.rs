@@ -35,7 +35,7 @@ pub(super) struct Client {
     /// The host as configured.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Identifies this entry, even after another one with the same host.
+    /// Identifies this entry. A later entry with the same host has another number.
     pub(super) id: u64,
     /// Time of the addition, ns since the epoch.
     pub(super) connect_ns: u64,
@@ -85,9 +85,9 @@ impl Client {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Added {
     pub(super) id: u64,
-    /// The client is new under this host and port.
+    /// Whether no client with this host and port existed before.
     pub(super) is_new: bool,
-    /// The client's count has increased, so `client-added` is due.
+    /// Whether the client's count has increased, so that `client-added` is due.
     pub(super) is_told: bool,
 }
 
@@ -169,12 +169,12 @@ impl Clients {
         without.cloned().collect()
     }
 
-    /// Number of entries of a client in the list.
+    /// Returns the number of entries of a client in the list.
     pub(super) fn times(&self, client: &Client) -> u32 {
         self.send_duplicates.map_or(1, |_| client.uses)
     }
 
-    /// Number of copies of a packet that a client gets.
+    /// Returns the number of copies of a packet that a client gets.
     #[inline]
     pub(super) fn copies(&self, client: &Client) -> u32 {
         match self.send_duplicates {
@@ -183,7 +183,7 @@ impl Clients {
         }
     }
 
-    /// The list in the format of [`parse`].
+    /// Returns the list in the format of [`parse`].
     pub(super) fn text(&self) -> String {
         format(self.list.iter().flat_map(|client| {
             (0..self.times(client)).map(|_| (client.host.as_str(), client.port))
@@ -211,13 +211,13 @@ impl Errors {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
-    /// The system's text for the last one.
+    /// Returns the system's text for the last one.
     pub(super) fn last_text(&self) -> Option<String> {
         let error = std::io::Error::from_raw_os_error(self.last?);
         Some(error.to_string())
     }
 
-    /// A count for each reason, by its name in errno(3).
+    /// Returns a count for each reason, by its name in errno(3).
     pub(super) fn structure(&self) -> gst::Structure {
         let builder = gst::Structure::builder("errors");
         let counts = self.counts.iter();
@@ -229,7 +229,7 @@ impl Errors {
     }
 }
 
-/// Names the errors of sending (send(2), ip(7), udp(7)); others by number.
+/// Returns the name of an error of sending (send(2), ip(7), udp(7)), or the number of any other error.
 fn errno_name(reason: i32) -> String {
     let name = match reason {
         libc::EACCES => "EACCES",
@@ -254,7 +254,7 @@ fn errno_name(reason: i32) -> String {
 /// Why a list of clients was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "client '{client}': expected host:port with a port from 1 to 65535, [address]:port for IPv6"
+    "client '{client}': expected host:port with a port from 1 to 65535, or [address]:port for IPv6"
 )]
 pub(super) struct BadClient {
     client: String,
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_round_trip() {
+    fn lists_of_clients_round_trip() {
         let list = "127.0.0.1:5004,[::1]:6000,localhost:7";
         let clients = parse(list).unwrap();
         assert_eq!(clients[1], ("::1".to_owned(), 6000));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_clients_are_named() {
+    fn invalid_clients_are_refused_by_name() {
         for bad in ["127.0.0.1", "a:0", "a:65536", ":5", "a:b"] {
             let error = parse(&format!("ok:1,{bad}")).unwrap_err();
             assert_eq!(error.client, bad);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_place_until_it_has_an_address() {
+    fn a_host_name_keeps_its_place_in_the_list_until_it_is_resolved() {
         let mut clients = Clients::default();
         for host in ["10.0.0.1", "name", "10.0.0.2"] {
             clients.add(host, 7, 0);

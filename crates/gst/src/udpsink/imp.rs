@@ -103,8 +103,8 @@ pub struct UdpSink {
     memberships: Mutex<Vec<Membership>>,
 }
 
-/// Way in which a client was added. If its name is not found while the element runs, a client added by an action is removed. A
-/// client of a property stays, and the next start fails.
+/// How a client was added. It matters if the client's name cannot be resolved while the element runs. A client that was added by
+/// an action is then removed. A client of a property stays, and the next start fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Property,
@@ -216,7 +216,11 @@ impl UdpSink {
             sender.clients.remove(host, port)
         });
         match removed {
-            None => gst::warning!(CAT, imp = self, "no client {host}:{port} to remove"),
+            None => gst::warning!(
+                CAT,
+                imp = self,
+                "cannot remove client {host}:{port}, because it was not added"
+            ),
             Some(gone) => {
                 if let Some(client) = gone {
                     self.leave_group_of(&client);
@@ -281,7 +285,7 @@ impl UdpSink {
         for client in self.sender(|sender| sender.clients.unresolved()) {
             let (tell, id) = (tell.clone(), client.id);
             resolve_later(&client.host, client.port, move |answer| {
-                // If the start has failed, the remaining answers have no receiver.
+                // After a failed start, no one receives the remaining answers.
                 let _ = tell.send((id, answer));
             });
         }
@@ -318,7 +322,7 @@ impl UdpSink {
         };
         let multicast = lock(&self.multicast).clone();
         set_options(&udp, &settings, &multicast)?;
-        // A socket is a member once, however many clients have the group.
+        // A socket joins a group only once, however many clients have that group.
         let is_member = memberships.iter().any(|one| one.group() == address.ip());
         if address.ip().is_multicast() && multicast.auto && !is_member {
             let membership = Membership::new(address.ip(), multicast.interface.as_deref(), None)?;
@@ -452,7 +456,7 @@ impl SinkElement for UdpSink {
             (sender.v4, sender.v6) = (v4, v6);
         });
         self.resolve_all()?;
-        // An IPv4 socket always exists, so that used-socket has something to share.
+        // Open an IPv4 socket in any case, so that used-socket has a socket to share.
         self.open_for(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let clients = self.sender(|sender| sender.clients.all().to_vec());
         let mut addresses = clients.iter().filter_map(|client| client.address);
@@ -468,7 +472,7 @@ impl SinkElement for UdpSink {
 
     fn close(&self) {
         let settings = self.settings().clone();
-        // A lookup may be about to pass its address to `open_for`.
+        // This lock is needed because a lookup may be about to pass its address to `open_for`.
         let mut memberships = lock(&self.memberships);
         for membership in memberships.drain(..) {
             self.leave(membership);
@@ -630,7 +634,7 @@ mod tests {
     use super::*;
     use gst::prelude::*;
 
-    /// The answer for a name arrives while the element closes.
+    /// The answer for a name arrives while the element closes. It must not open a socket.
     #[test]
     fn an_answer_after_the_close_opens_no_socket() {
         gst::init().unwrap();

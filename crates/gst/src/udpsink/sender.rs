@@ -50,7 +50,7 @@ impl Sender {
         self.resume = Position::default();
     }
 
-    /// Sends to every client, each buffer to all before the next one. `None` stands for an unreadable buffer.
+    /// Sends each buffer to every client before the next buffer. `None` stands for an unreadable buffer.
     fn send_all(&mut self, buffers: &[Option<Pieces<'_>>]) -> Rendered {
         if !std::mem::replace(&mut self.is_counted, true) {
             let bytes =
@@ -144,7 +144,7 @@ impl Sender {
             let outcome = match pieces(&run[0]).send(udp, &first.raw, || *errors += 1) {
                 Ok(_) => 0,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return 0,
-                // No route or too large: this client fails, not the sink.
+                // Errors such as a missing route or a packet that is too large count for this client, and do not stop the sink.
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
             };
             self.note(run[0], outcome, pieces(&run[0]).len());
@@ -217,10 +217,10 @@ mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
 
-    /// `bytes-to-serve` counts each received packet once, however often a full socket causes retries. A TCP socket, which ignores
-    /// the destination, can be filled.
+    /// `bytes-to-serve` counts each received packet once, however often a full socket causes retries. The test uses a TCP socket,
+    /// which ignores the destination, because it can be filled.
     #[test]
-    fn a_packet_that_is_tried_again_is_counted_once() {
+    fn a_packet_that_is_sent_at_the_second_attempt_is_counted_once() {
         gst::init().unwrap();
         for clients in 1..=2 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -38,11 +38,11 @@ pub struct UdpSrc {
     #[property(name = "socket", nick = "Socket", blurb = "Socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.map(GivenSocket::new))]
     #[property(name = "used-socket", nick = "Used socket", blurb = "Socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.opened().as_ref().and_then(|o| o.udp.shown()))]
     #[property(name = "close-socket", nick = "Close socket", blurb = "Close the socket that was set by the property socket when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
-    #[property(name = "timeout", nick = "Timeout", blurb = "Post a message after this long without a packet, ns; 0: never", type = u64, get = |s: &Self| s.settings().timeout_ns, set = |s: &Self, v| s.settings().timeout_ns = v, default = 0)]
+    #[property(name = "timeout", nick = "Timeout", blurb = "Time without a packet after which the element posts a message, ns; 0: never", type = u64, get = |s: &Self| s.settings().timeout_ns, set = |s: &Self, v| s.settings().timeout_ns = v, default = 0)]
     #[property(name = "skip-first-bytes", nick = "Skip first bytes", blurb = "Bytes to skip at the beginning of each packet", type = i32, get = |s: &Self| s.settings().skip_first_bytes, set = |s: &Self, v| s.settings().skip_first_bytes = v, minimum = 0, default = 0)]
     #[property(name = "socket-timestamp", nick = "Socket timestamp", blurb = "Attach the kernel's receive time to each buffer (GstReferenceTimestampMeta)", type = SocketTimestamp, get = |s: &Self| s.settings().socket_timestamp, set = |s: &Self, v| s.settings().socket_timestamp = v, builder(SocketTimestamp::Disabled))]
     #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set the timestamp of each buffer to the running time of its arrival", type = bool, get = |s: &Self| s.settings().do_timestamp, set = |s: &Self, v| s.settings().do_timestamp = v, default = true)]
-    #[property(name = "uri", nick = "URI", blurb = "udp://host:port, udp://source@group:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "udp://0.0.0.0:5004")]
+    #[property(name = "uri", nick = "URI", blurb = "URI with the address and the port: udp://host:port or udp://source@group:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "udp://0.0.0.0:5004")]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     multicast: Mutex<MulticastSettings>,
@@ -94,7 +94,7 @@ impl UdpSrc {
                 gst::element_imp_warning!(
                     obj.imp(),
                     gst::ResourceError::Settings,
-                    ["address and port are unchanged: {error}"]
+                    ["cannot change address and port: {error}"]
                 );
             }
         });
@@ -237,7 +237,7 @@ impl SourceElement for UdpSrc {
             uri.set_uri(Some(self.settings().uri().as_str()));
             return true;
         }
-        // A packet may have waited in the kernel, whose buffer is the upper bound.
+        // There is no maximum, because a packet may have waited in the kernel.
         let latency = (true, self.driver.wait(&self.context), None);
         source::answer_query(pad, &*self.obj(), query, latency, || {
             self.settings().caps.clone()
@@ -278,7 +278,9 @@ impl SourceElement for UdpSrc {
     fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let place = self.context().place(element)?;
         let udp = self.opened().as_ref().map(|opened| opened.udp.clone());
-        let udp = udp.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let udp = udp.ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no socket"])
+        })?;
         let receiver = Receiver::new(
             element,
             &place.shard,

@@ -81,7 +81,7 @@ impl Receiver {
         self.stats.packets.add(1);
         self.stats.bytes.add(received.len as u64);
         cx.count_packets(1);
-        // The time is never before that of an earlier packet. It could be, because the lead of the wall clock is only measured.
+        // Never use a time before that of an earlier packet, although the measured lead of the wall clock may give one.
         let arrival_ns = arrival_ns.max(self.last_packet_ns).min(cx.now_ns());
         self.last_packet_ns = arrival_ns;
         if received.len < self.skip as usize {
@@ -89,7 +89,7 @@ impl Receiver {
             buffer.release();
             return None;
         }
-        // The packet's own arrival time, not its slice's, which a jitter buffer downstream would see as jitter.
+        // Use the packet's own arrival time. A jitter buffer downstream would see the time of the slice as jitter.
         let time = if self.do_timestamp {
             self.time.at_other(cx.now_ns(), arrival_ns)
         } else {
@@ -124,7 +124,8 @@ impl Receiver {
                 element,
                 gst::ResourceError::Read,
                 (
-                    "Packets are larger than mtu={} and were cut: {count} so far, this one had {datagram_len} bytes. Raise the mtu property.",
+                    "Packets are larger than mtu={}, and were truncated: {count} packets so far; the last one had {datagram_len} bytes. \
+                    Set a larger mtu.",
                     self.mtu
                 )
             );
@@ -171,7 +172,8 @@ impl Producer for Receiver {
                 ["cannot watch the socket: {error} (is it used twice in one context?)"]
             )
         })?;
-        // Only when playing begins. After other waits, packets that waited in the kernel keep their times.
+        // Packets that waited in the kernel get this time only when the element begins to play. After other waits, they keep
+        // their times.
         if std::mem::take(&mut self.begins_to_play) {
             self.last_packet_ns = cx.now_ns();
         }
@@ -243,8 +245,9 @@ impl Producer for Receiver {
 }
 
 impl Receiver {
-    /// The `caps` property, restricted to downstream's caps and fixated. For example, RTP caps without a payload type get that of
-    /// the depayloader. Caps that downstream will refuse are sent all the same, because the refusal gives the reason.
+    /// Returns the `caps` property, restricted to downstream's caps and fixated. For example, RTP caps without a payload type get
+    /// the type that the depayloader accepts. If downstream will refuse the caps, they are sent nevertheless, because the refusal
+    /// gives the reason.
     fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = self.caps.clone()?;
         if own.is_empty() || own.is_any() {

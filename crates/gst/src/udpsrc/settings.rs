@@ -48,7 +48,7 @@ impl Default for Settings {
 pub(super) const MTU_DEFAULT: u32 = 1492;
 /// The stock element's limit.
 pub(super) const MTU_MAX: u32 = i32::MAX as u32;
-/// No UDP datagram is larger (RFC 768: 16 bits of length), so no buffer need be.
+/// Maximum buffer size, because no UDP datagram is larger (RFC 768: 16 bits of length).
 const DATAGRAM_MAX: u32 = 65_536;
 
 /// Clock of the `GstReferenceTimestampMeta` on each buffer.
@@ -69,7 +69,7 @@ pub enum SocketTimestamp {
 }
 
 impl Settings {
-    /// Bytes of the buffers that packets are received into.
+    /// Returns the size, in bytes, of the buffers into which packets are received.
     pub(super) fn buffer_bytes(&self) -> u32 {
         self.mtu.clamp(1, DATAGRAM_MAX)
     }
@@ -102,19 +102,23 @@ impl Settings {
         };
         let rest = uri
             .strip_prefix("udp://")
-            .ok_or_else(|| bad("not a udp:// URI"))?;
+            .ok_or_else(|| bad("the URI does not begin with udp://"))?;
         let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (source, host_port) = match authority.split_once('@') {
             Some((source, host)) => (Some(source), host),
             None => (None, authority),
         };
         let (host, port) = split_host_port(host_port.trim_end_matches('/'))
-            .ok_or_else(|| bad("bad host or port"))?;
+            .ok_or_else(|| bad("the host or the port is invalid"))?;
         self.multicast_source = source.filter(|s| !s.is_empty()).map(|s| format!("+{s}"));
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("multicast-source", value)) => self.multicast_source = Some(value.into()),
-                _ => return Err(bad("unknown query: only multicast-source is supported")),
+                _ => {
+                    return Err(bad(
+                        "the query is unknown; only multicast-source is supported",
+                    ));
+                }
             }
         }
         self.address = if host.is_empty() {

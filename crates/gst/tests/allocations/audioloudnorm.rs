@@ -37,7 +37,7 @@ fn minutes_of_buffers_allocate_nothing() {
     pool.set_active(true).unwrap();
     let mut frames = 0u64;
     let mut push = || {
-        // The pool has two buffers: if one was kept or replaced, this would not return.
+        // The pool has two buffers. If the element had kept or replaced one, this call would not return.
         let mut buffer = pool.acquire_buffer(None).unwrap();
         let room = buffer.get_mut().unwrap();
         room.set_pts(gst::ClockTime::from_nseconds(

@@ -29,7 +29,7 @@ fn an_hour_of_buffers_allocates_nothing() {
     feed.push_event(gst::event::Caps::new(&caps));
     let segment = gst::FormattedSegment::<gst::ClockTime>::new();
     feed.push_event(gst::event::Segment::new(&segment));
-    // One that is aligned, and one that is not.
+    // One buffer is aligned, the other one is not.
     let whole = gst::Buffer::from_slice([17u8; 1_284]);
     let part = whole.copy_region(gst::BufferCopyFlags::MEMORY, 1..1_281);
     let buffers = [whole, part.unwrap()];

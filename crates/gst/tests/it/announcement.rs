@@ -119,9 +119,9 @@ fn opening(line: &str, seen: &std::sync::mpsc::Receiver<Seen>) -> Vec<gst::Event
     }
 }
 
-/// The order of the stock sources: no element may see another event between these.
+/// The stock sources have this order: no element may see another event between these.
 #[test]
-fn every_source_opens_with_stream_start_caps_and_segment_alone() {
+fn every_source_starts_with_only_stream_start_caps_and_segment() {
     use gst::EventType::{Caps, Segment, StreamStart};
     for case in cases() {
         let pipe = Pipe::parse(&format!(
@@ -154,8 +154,8 @@ fn threads_of(pad: &gst::Pad) -> std::sync::mpsc::Receiver<String> {
     threads
 }
 
-/// A queue follows its branch through stock elements with their own threads, through other queues, and after an element that
-/// starts its own streams.
+/// A queue finds the context of its branch through stock elements with their own threads, through other queues, and after an
+/// element that starts its own streams.
 #[test]
 fn queue_finds_the_context_of_its_branch() {
     for between in [

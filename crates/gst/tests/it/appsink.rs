@@ -140,7 +140,7 @@ fn signals_report_preroll_and_samples_and_may_pull() {
 
 /// Each limit alone: bytes, and time from the start of the first buffer to the end of the last one.
 #[test]
-fn a_store_is_full_by_bytes_or_by_time() {
+fn the_queue_can_be_full_by_bytes_or_by_time() {
     let ms = gst::ClockTime::MSECOND;
     for limit in ["max-bytes=8", "max-time=20000000"] {
         let rig = sink(
@@ -164,9 +164,9 @@ fn a_store_is_full_by_bytes_or_by_time() {
     }
 }
 
-/// As with the stock element: a list is one sample on request, otherwise one for each buffer.
+/// As with the stock element, a list becomes one sample if the property is set, otherwise one sample for each buffer.
 #[test]
-fn a_list_is_one_sample_or_several() {
+fn a_buffer_list_is_one_sample_or_several_as_configured() {
     for (factory, whole) in [
         ("appsink", true),
         ("ts-appsink", true),
@@ -201,7 +201,7 @@ fn full_sink_blocks_a_foreign_thread_until_a_sample_is_taken() {
     for i in 1..3 {
         assert_eq!(of(&pull(&rig.element).unwrap()), i);
     }
-    // Stopping releases a waiting push.
+    // Stopping the element releases a push that waits.
     rig.push(numbered(3)).unwrap();
     rig.push(numbered(4)).unwrap();
     let stuck = rig.push_aside(numbered(5));
@@ -223,7 +223,7 @@ fn full_sink_blocks_its_source_and_not_the_context() {
     for i in 0..100 {
         assert!(source.emit_by_name::<bool>("push-buffer", &[&numbered(i)]));
     }
-    // Most of them wait in the source: the sink has its three, and one pass's output.
+    // Most of the buffers wait in the source: the sink has its three, and the output of one pass.
     eventually("the source is held up", || {
         let left = source.property::<u64>("current-level-buffers");
         (1..100).contains(&left)
@@ -320,7 +320,7 @@ fn flush_drops_untaken_samples() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Null);
     for i in 0..2 {
         for state in [gst::State::Ready, gst::State::Null, gst::State::Ready] {
@@ -338,7 +338,7 @@ fn works_after_each_restart() {
 
 /// A new limit of time counts the samples that are already stored.
 #[test]
-fn a_new_time_limit_counts_stored_samples() {
+fn a_new_time_limit_also_applies_to_queued_samples() {
     let rig = sink("max-buffers=0 async=false", gst::State::Playing);
     let ten_ms = |n: u32| {
         let mut buffer = timed(n, u64::from(n) * 10 * gst::ClockTime::MSECOND);

@@ -40,7 +40,7 @@ fn buffers_follow_caps_and_segment_in_order() {
 }
 
 #[test]
-fn data_is_refused_before_it_runs_and_when_it_has_enough() {
+fn buffers_are_refused_before_the_element_runs_and_when_its_queue_is_full() {
     let rig = Rig::without_stream(
         &format!("ts-appsrc max-buffers=3 context={}", context()),
         gst::State::Ready,
@@ -52,7 +52,7 @@ fn data_is_refused_before_it_runs_and_when_it_has_enough() {
         count.fetch_add(1, Ordering::Relaxed);
         None
     });
-    // Live: in PAUSED it keeps its data.
+    // The source is live, so it keeps its data in PAUSED.
     rig.to(gst::State::Paused);
     let taken: Vec<bool> = (0..5).map(|i| give(&rig.element, i)).collect();
     assert_eq!(taken, [true, true, true, false, false]);
@@ -65,7 +65,7 @@ fn data_is_refused_before_it_runs_and_when_it_has_enough() {
 }
 
 #[test]
-fn an_empty_source_requests_data_and_takes_it_within_the_signal() {
+fn an_empty_source_emits_need_data_and_accepts_data_in_the_handler() {
     let rig = Rig::without_stream(
         &format!("ts-appsrc context={} context-wait=1", context()),
         gst::State::Ready,
@@ -90,7 +90,7 @@ fn an_empty_source_requests_data_and_takes_it_within_the_signal() {
 }
 
 #[test]
-fn a_sample_sets_its_caps_and_a_list_stays_a_list() {
+fn a_pushed_sample_sets_the_caps_and_a_buffer_list_is_not_split() {
     let rig = playing("");
     let caps = |n: i32| {
         gst::Caps::builder("application/x-test")
@@ -210,7 +210,7 @@ fn latency_is_the_applications_plus_a_slice() {
     assert_eq!((min, max), (ms(5) + wait, Some(ms(50) + wait)));
 }
 
-/// Data that arrives while a full sink blocks the source, and wakes it in vain, is not forgotten.
+/// Data arrives while a full sink blocks the source. It wakes the source in vain, but is not forgotten.
 #[test]
 fn buffers_pushed_while_blocked_leave_in_order() {
     let shared = context();
@@ -222,8 +222,8 @@ fn buffers_pushed_while_blocked_leave_in_order() {
     pipe.play();
     let (source, sink, other) = (pipe.get("in"), pipe.get("out"), pipe.get("other"));
     for round in 0..20 {
-        // One is in the sink, one waits for room, one is in the queue. Each is handled in a separate slice, because the
-        // neighbour's comes later.
+        // One buffer is in the sink, one waits for room, and one is in the queue. Each is handled in a separate slice, because
+        // the test waits for the neighbour's buffer before it gives the next one.
         for n in 0..3 {
             assert!(give(&source, 3 * round + n));
             assert!(give(&other, n));
@@ -237,9 +237,9 @@ fn buffers_pushed_while_blocked_leave_in_order() {
     }
 }
 
-/// A pass ends with the last item of its budget, and one more arrives before the next pass: nothing else wakes the source.
+/// A pass ends with the last item of its budget. One more item arrives before the next pass, and nothing else wakes the source.
 #[test]
-fn buffers_after_a_full_pass_leave() {
+fn buffers_are_pushed_even_if_a_pass_reached_its_limit() {
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=in context={} max-buffers=0 ! fakesink name=out sync=false async=false",
         context()
@@ -297,7 +297,7 @@ fn flush_empties_the_element_and_data_resumes() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream(
         &format!("ts-appsrc context={}", context()),
         gst::State::Null,

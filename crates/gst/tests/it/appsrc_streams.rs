@@ -14,7 +14,7 @@ struct Side {
     agrees: Arc<AtomicBool>,
 }
 
-/// The stock element and ours.
+/// Returns the stock element and ours.
 fn both(properties: &str) -> [Side; 2] {
     let ours = format!("ts-appsrc context={} is-live=false", context());
     ["appsrc".to_owned(), ours].map(|line| {
@@ -48,7 +48,7 @@ fn give(rig: &Rig, number: u32) -> bool {
     act(rig, "push-buffer", &[&numbered(number)])
 }
 
-/// The output up to the buffer of this number, with the relevant fields of events.
+/// Returns the output up to the buffer of this number, with the relevant fields of events.
 fn until(rig: &Rig, last: u32) -> Vec<String> {
     let mut seen = Vec::new();
     loop {

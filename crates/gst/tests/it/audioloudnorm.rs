@@ -53,7 +53,7 @@ fn caps(rate: u64, channels: i32) -> gst::Caps {
         .build()
 }
 
-/// A tone whose frames all differ within a second.
+/// Returns a frame of a tone. Within a second, all frames differ.
 fn value(frame: u64) -> f32 {
     0.02 * (frame as f32 * 0.013).sin() + 0.02 * (frame as f32 * 0.1).sin()
 }
@@ -109,7 +109,7 @@ impl Stream {
         self.rig.seen.try_iter().collect()
     }
 
-    /// The output buffers.
+    /// Returns the output buffers.
     fn out(&self) -> Vec<gst::Buffer> {
         buffers(self.all())
     }
@@ -192,7 +192,7 @@ fn output_keeps_the_input_timestamps() {
 }
 
 #[test]
-fn short_inputs_come_out_whole() {
+fn all_frames_of_a_short_input_are_output() {
     for frames_in in [0, 1, 2, 100, 4_800, 143_999] {
         let mut stream = Stream::new("", 48_000);
         if frames_in > 0 {
@@ -203,7 +203,7 @@ fn short_inputs_come_out_whole() {
         assert_eq!(frames(&all), frames_in);
         assert_contiguous(&all, 0, 48_000);
     }
-    // A short input, too, is at the target: half a second at about -31 LUFS.
+    // The output of a short input is at the target, too. This input has half a second at about -31 LUFS.
     let mut stream = Stream::new("", 48_000);
     stream.push_ms(500, 0);
     stream.end();
@@ -264,7 +264,7 @@ fn a_gap_is_silence_of_its_length() {
         .duration(gst::ClockTime::from_mseconds(1_500));
     assert!(stream.rig.feed.push_event(gap.build()));
     stream.push_ms(1_000, 3_500 * MS);
-    // The same as a buffer.
+    // A gap event does the same as a buffer.
     let mut buffer = stream.buffer(24_000, Some(4_500 * MS));
     buffer.get_mut().unwrap().set_flags(gst::BufferFlags::GAP);
     stream.rig.push(buffer).unwrap();
@@ -323,7 +323,7 @@ fn missing_audio_becomes_silence() {
     let rest = stream.out();
     assert_eq!(frames(&rest), 3_000 * 48);
     assert_contiguous(&[so_far.clone(), rest].concat(), 0, 48_000);
-    // And back.
+    // Then the time jumps back from the hour.
     stream.push_ms(2_000, 3_600_020 * MS);
     stream.push_ms(2_000, 10_000 * MS);
     stream.end();
@@ -346,7 +346,7 @@ fn missing_audio_becomes_silence() {
 #[test]
 fn a_drifting_clock_is_followed() {
     let mut stream = Stream::new("", 48_000);
-    // For 6 s, each 20 ms have 1 ms too much. The buffers are marked as discontinuous, as by some sources.
+    // For 6 s, each buffer of 20 ms is 1 ms too long. The buffers are marked as discontinuous, as some sources do.
     for n in 0..300 {
         let mut buffer = stream.buffer(960, Some(n * 21 * MS));
         buffer
@@ -468,7 +468,7 @@ fn flush_drops_the_queued_audio() {
 fn new_segment_follows_all_held_data() {
     let mut stream = Stream::new("", 48_000);
     stream.push_ms(1_000, 0);
-    // Setting the same value again changes nothing.
+    // Setting a property to its present value changes nothing.
     stream.rig.open_segment();
     stream.push_ms(1_000, 1_000 * MS);
     assert!(stream.out().is_empty());
@@ -546,7 +546,7 @@ fn partial_frame_is_reported_as_an_error() {
 }
 
 #[test]
-fn it_goes_up_and_down() {
+fn states_change_in_both_directions() {
     let rig = Rig::without_stream("audioloudnorm", gst::State::Playing);
     goes_up_and_down(&rig, || {
         rig.feed
@@ -569,7 +569,7 @@ fn setting_changes_are_applied_gradually() {
     stream.push_ms(4_000, 4_000 * MS);
     stream.end();
     let samples = samples(&stream.out());
-    // Each 10 ms, the gain changes by some 0.3 dB (measured at different samples). In the end, it has changed by 20 dB.
+    // The gain changes by some 0.3 dB in each 10 ms (measured at different samples). In the end, it has changed by 20 dB.
     let gain = |ms: usize| {
         let part = &samples[ms * 48..][..480];
         let at = (0..480)

@@ -4,7 +4,7 @@ use crate::common::*;
 use gst::prelude::*;
 
 #[test]
-fn has_no_properties_to_set() {
+fn the_adapter_has_no_properties_of_its_own() {
     assert_properties("ts-blocking-adapter", &[]);
 }
 
@@ -181,7 +181,7 @@ fn a_pipeline_without_a_clock_prerolls_and_ends() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ts-blocking-adapter", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -24,7 +24,7 @@ fn drain(socket: &UdpSocket) -> usize {
     count
 }
 
-/// A branch that waits for the clock or for PLAYING is unlinked and stopped: the other branch continues.
+/// A branch that waits for the clock or for PLAYING is unlinked and stopped. The other branch continues.
 #[test]
 fn a_removed_branch_does_not_end_its_source() {
     for (source, sink, paused) in [
@@ -57,7 +57,7 @@ fn a_removed_branch_does_not_end_its_source() {
         if !paused {
             assert_eq!(received(&stays), packet(0));
         }
-        // As in applications: unlinked from the tee, then stopped and removed.
+        // As applications do, first unlink the branch from the tee, then stop and remove it.
         let first = goes.static_pad("sink").unwrap().peer().unwrap();
         let before = first.parent_element().unwrap();
         let tee_pad = before.static_pad("sink").unwrap().peer().unwrap();
@@ -82,7 +82,8 @@ fn a_removed_branch_does_not_end_its_source() {
     }
 }
 
-/// A branch that is unlinked but not stopped does not block other branches: a paused sink, or an input whose turn has not come.
+/// A branch that is unlinked but not stopped blocks no other branch. It ends in a paused sink, or in an input whose turn has not
+/// come.
 #[test]
 fn unlinked_branch_blocks_no_source() {
     for branch in [
@@ -122,7 +123,7 @@ fn unlinked_branch_blocks_no_source() {
     }
 }
 
-/// A pipeline whose source supports seeking, and `sink`.
+/// Returns a pipeline whose source supports seeking, and `sink`.
 fn seekable(sink: &str) -> (Pipe, UdpSocket) {
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
@@ -132,7 +133,7 @@ fn seekable(sink: &str) -> (Pipe, UdpSocket) {
     (pipe, receiver)
 }
 
-/// A sink in READY, on a test clock that is at its base time.
+/// Returns a sink in READY, on a test clock that is at its base time.
 fn on_test_clock(sink: &str) -> (Rig, gst_check::TestClock) {
     let rig = Rig::without_stream(
         &format!("{sink} sync=true async=false processing-deadline=0"),
@@ -168,7 +169,7 @@ fn a_flushing_seek_in_playing_keeps_the_pace() {
         for _ in 0..50 {
             crank(&clock);
         }
-        // A seek of the sink, as players do, and of the pipeline.
+        // Seek the sink, as players do, and then the pipeline.
         for target in [pipe.get("sink"), pipe.0.clone().upcast()] {
             let sought = within("a seek", move || {
                 target.seek_simple(gst::SeekFlags::FLUSH, 5 * gst::ClockTime::SECOND)
@@ -208,7 +209,7 @@ fn seek_gives_a_live_source_a_new_base_time() {
         pipe.to(gst::State::Playing);
         let (src, out) = (pipe.get("src"), pipe.get("out"));
         let (to, sender) = (used_address(&src, "used-socket"), socket());
-        // Whole seconds: a packet's time is that of its arrival, a little before it is read.
+        // Compare whole seconds, because a packet's time is that of its arrival, a little before it is read.
         let seconds = || {
             sender.send_to(&packet(0), to).unwrap();
             let out = out.clone();
@@ -236,7 +237,7 @@ fn seek_gives_a_live_source_a_new_base_time() {
     }
 }
 
-/// The same for sinks that stay in PLAYING: data is due by the current base time.
+/// The same applies to sinks that stay in PLAYING: data is due by the current base time.
 #[test]
 fn new_base_time_in_playing_moves_later_data() {
     for sink in ["fakesink", "ts-udpsink", "ts-appsink"] {
@@ -281,7 +282,7 @@ fn flushing_seek_in_paused_prerolls_again() {
 
 /// The end is due when the last data has ended, and is reported again after a pause, as by the stock sinks.
 #[test]
-fn the_end_comes_with_the_end_of_the_last_buffer_and_again_after_a_pause() {
+fn eos_is_posted_at_the_end_of_the_last_buffer_and_again_after_a_pause() {
     for sink in ["fakesink", "ts-appsink"] {
         let (rig, clock) = on_test_clock(sink);
         if sink == "ts-appsink" {
@@ -405,7 +406,7 @@ fn new_sample_handler_decides_the_push_result() {
         assert!(rig.push(numbered(0)).is_ok(), "{sink}");
         assert_eq!(rig.push(numbered(1)), Err(gst::FlowError::Eos), "{sink}");
     }
-    // On a context's thread, it ends the source.
+    // On a context's thread, such a result ends the source.
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=src context={} ! ts-appsink name=sink emit-signals=true sync=false",
         context()
@@ -422,7 +423,7 @@ fn new_sample_handler_decides_the_push_result() {
 }
 
 #[test]
-fn a_sample_stream_that_is_polled_in_vain_keeps_one_waker() {
+fn a_sample_stream_stores_only_its_latest_waker() {
     use std::task::{Context, Poll, Wake, Waker};
     struct Nothing;
     impl Wake for Nothing {
@@ -445,8 +446,8 @@ fn a_sample_stream_that_is_polled_in_vain_keeps_one_waker() {
     assert_eq!(held(), 0);
 }
 
-/// Data completes an asynchronous state change just when another thread takes the element down: the state that the second thread
-/// requested stays.
+/// Data completes an asynchronous state change at the moment at which another thread takes the element down. The state that this
+/// other thread requested stays.
 #[test]
 fn a_preroll_during_a_downward_change_keeps_the_requested_state() {
     let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Ready);
@@ -573,7 +574,7 @@ fn throttle_is_reported_upstream_like_the_stock_sink() {
         }
         told.try_iter().collect::<Vec<_>>()
     });
-    // The stock sink's average starts with the second buffer.
+    // The average of the stock sink starts only with its second buffer.
     assert!(stock.len() > 10, "{stock:?}");
     assert!(ours.ends_with(&stock), "{ours:?}, {stock:?}");
 }
@@ -607,7 +608,7 @@ fn last_sample_is_kept_if_configured() {
     let last = || rig.element.property::<Option<gst::Sample>>("last-sample");
     let sample = last().unwrap();
     assert_eq!(number(sample.buffer().unwrap()), 2);
-    // To be converted, for example to a picture.
+    // The application may convert the sample, for example to a picture.
     let caps = sample.caps().unwrap().structure(0).unwrap().name();
     assert_eq!(caps, "application/x-test");
     assert!(sample.segment().is_some());
@@ -721,8 +722,8 @@ fn tone_resumes_after_a_stopped_branch() {
     branch.set_locked_state(false);
 }
 
-/// The source that drove a sink is removed while another one is linked. The sink continues, whether the other source waits for
-/// room or has pushed its last buffer.
+/// The source that drives a sink is removed while another source is linked. The sink continues, whether that other source waits
+/// for room or has already pushed its last buffer.
 #[test]
 fn sink_continues_after_its_driving_source_is_removed() {
     for (count, all_held) in [(39, true), (299, false)] {

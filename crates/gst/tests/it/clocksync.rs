@@ -132,7 +132,7 @@ fn a_stop_ends_the_wait_at_once() {
     rig.push(timed(0, gst::ClockTime::from_seconds(3600)))
         .unwrap();
     drop(clock.wait_for_next_pending_id());
-    // A thread that pushes until it has to wait.
+    // This thread pushes until it has to wait.
     let feed = rig.feed.clone();
     let pusher = until_it_waits(move || {
         while feed
@@ -261,7 +261,7 @@ fn caps_may_change_and_errors_reach_the_pusher() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ts-clocksync", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -1,5 +1,5 @@
-//! Creates, plays, feeds, stops and destroys elements three hundred times each: nothing may leak or grow. The only test of its
-//! process, because it counts descriptors, threads and objects.
+//! Creates, plays, feeds, stops and destroys elements three hundred times each: nothing may leak or grow. This test is alone in
+//! its process, because it counts descriptors, threads and objects.
 
 use crate::common::*;
 use gst::prelude::*;
@@ -16,7 +16,7 @@ fn resident() -> u64 {
     kib.parse().unwrap()
 }
 
-/// Over 200 rounds: a leak of ten KiB per round, less than one buffer pool, would be seen.
+/// Maximum growth over 200 rounds. A leak of ten KiB per round, which is less than one buffer pool, would be seen.
 const GROWN_KIB_MAX: u64 = 4096;
 
 fn round(receiver: &std::net::UdpSocket, i: u32) {
@@ -30,7 +30,7 @@ fn round(receiver: &std::net::UdpSocket, i: u32) {
     socket()
         .send_to(&packet(i), target(&pipe.get("src")))
         .unwrap();
-    // RTCP of another round's session may go to the port after that session's, which may be this one.
+    // The RTCP of an earlier round's session goes to the port after that session's port, which may be this one.
     while received(receiver) != packet(i) {}
     // Some rounds stop the elements in the middle of their work.
     if i.is_multiple_of(4) {
@@ -50,7 +50,7 @@ fn round(receiver: &std::net::UdpSocket, i: u32) {
     }
 }
 
-/// A packet of G.711.
+/// Returns a packet of G.711.
 fn rtp(ssrc: u32, number: u16) -> Vec<u8> {
     let mut packet = vec![0x80, 0];
     packet.extend(number.to_be_bytes());
@@ -101,7 +101,7 @@ fn parts_round(i: u32) {
     ));
     let ends = ["one", "two"].map(|sink| watch(&pipe.pad(sink, "sink")));
     pipe.play();
-    // All from one address: the session would treat a source at another address as a stranger.
+    // Send everything from one address, because the session would treat a source at another address as a stranger.
     let sender = socket();
     for seq in 0..4u8 {
         for ssrc in [1, 2] {
@@ -318,7 +318,7 @@ fn rounds(receiver: &std::net::UdpSocket, i: u32) {
 
 /// `THREADBARE_CYCLES` sets the number of rounds; the default is 300.
 #[test]
-fn nothing_is_left_of_three_hundred_pipelines() {
+fn three_hundred_pipelines_leave_no_resources() {
     // With several arenas, glibc keeps some MiB more or less, as threads start and end.
     if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());

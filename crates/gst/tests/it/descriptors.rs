@@ -1,4 +1,5 @@
-//! Elements in a process that has no descriptor left. Alone in its process: the limit is the whole process's.
+//! Elements in a process that has no descriptor left. The test is alone in its process, because the limit applies to the whole
+//! process.
 
 use std::net::SocketAddr;
 
@@ -15,7 +16,7 @@ fn listener_pauses_without_descriptors() {
         "appsrc is-live=true ! ts-tcpserversink name=tcp host=127.0.0.1 port=0",
     ] {
         let shared = context();
-        // No throttling: a thread that does not rest would spin at full speed.
+        // The context is not throttled, so a thread that does not rest would spin at full speed.
         let line = line.replace("name=tcp", &format!("name=tcp context={shared}"));
         let pipe = Pipe::parse(&line);
         pipe.play();
@@ -47,7 +48,7 @@ fn listener_pauses_without_descriptors() {
         let context = threadbare_runtime::Context::find(&shared).unwrap();
         let wakeups = || context.shards()[0].counters_snapshot().wakeups;
         let passes = wakeups();
-        // The time-out of the other source is the clock of this test: a message comes every 300 ms.
+        // The time-out of the other source serves as this test's clock: a message comes every 300 ms.
         for _ in 0..2 {
             let types = [gst::MessageType::Element];
             assert!(clock.bus.timed_pop_filtered(DEADLINE_GST, &types).is_some());

@@ -42,7 +42,7 @@ fn programme(directory: &Path, channels: usize, rate: u32) -> PathBuf {
     path
 }
 
-/// The readings of ffmpeg's meter after each 100 ms, by key, and at the end.
+/// Returns the readings of ffmpeg's meter after each 100 ms, by key, and at the end.
 fn by_ffmpeg(path: &Path) -> Vec<std::collections::BTreeMap<String, f64>> {
     let output = Command::new("ffmpeg")
         .args(["-v", "error", "-nostdin", "-i"])
@@ -197,7 +197,7 @@ fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// A rig with a stream of mono F32LE of this rate.
+/// Returns a rig with a stream of mono F32LE of this rate.
 fn mono(line: &str, rate: i32) -> Rig {
     let rig = Rig::without_stream(line, gst::State::Playing);
     open(&rig, rate);
@@ -219,7 +219,7 @@ fn open(rig: &Rig, rate: i32) {
     rig.open_segment();
 }
 
-/// A tone of -20 dBFS at a twentieth of the rate.
+/// Returns a tone of -20 dBFS at a twentieth of the rate.
 fn tone(frames: usize, pts: gst::ClockTime) -> gst::Buffer {
     let samples = (0..frames).map(|n| 0.1 * (n as f32 * std::f32::consts::TAU / 20.0).sin());
     let bytes: Vec<u8> = samples.flat_map(f32::to_le_bytes).collect();
@@ -241,7 +241,8 @@ fn stats(rig: &Rig) -> gst::Structure {
 
 #[test]
 fn readings_are_due_at_their_frame_however_buffers_are_cut() {
-    // 33.333333 ms are 1469.99 frames: whole ones would be early by one frame each hundred.
+    // 33.333333 ms are 1469.99 frames. If each interval were rounded to whole frames, it would be off by one frame after a
+    // hundred.
     let rig = mono("ebur128level interval=33333333", 44_100);
     let mut frame = 0u64;
     for frames in [1, 7, 1_000, 44_100, 3, 100_000, 29_000].repeat(2) {
@@ -287,12 +288,12 @@ fn buffers_pass_without_a_copy() {
 }
 
 #[test]
-fn gaps_are_silence_and_a_reset_forgets() {
+fn gaps_count_as_silence_and_a_reset_starts_from_scratch() {
     let rig = mono("ebur128level interval=500000000", 48_000);
     rig.push(tone(48_000, gst::ClockTime::ZERO)).unwrap();
     let loud = number_of(&stats(&rig), "momentary-loudness");
     assert!((-24.0..-20.0).contains(&loud), "{loud}");
-    // At full scale, but marked as a gap; then nothing at all.
+    // The buffer is at full scale, but marked as a gap. After it, there is no data at all.
     let mut gap = gst::Buffer::from_slice([0x3f; 4 * 24_000]);
     gap.get_mut().unwrap().set_flags(gst::BufferFlags::GAP);
     gap.get_mut().unwrap().set_pts(gst::ClockTime::SECOND);
@@ -394,7 +395,7 @@ fn sixty_four_channels_without_places_count_the_same() {
     pipe.play();
     let readings = readings(&pipe);
     assert_eq!(peaks(&readings[0], "true-peak").len(), 64);
-    // 64 times the energy of one at -1.94 dBFS of peak, 440 Hz.
+    // 64 channels of 440 Hz with a peak of -1.94 dBFS have 64 times the energy of one.
     assert!(
         number_of(&readings[0], "momentary-loudness") > 10.0,
         "{}",
@@ -428,7 +429,7 @@ fn only_different_caps_restart_the_measurement() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ebur128level", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -16,7 +16,8 @@ use gst::prelude::*;
 /// Set by `make element-docs`.
 const WRITE: &str = "THREADBARE_WRITE_ELEMENT_PAGES";
 
-/// Elements that an application has to feed. A program in `examples/`, which also runs, shows them instead of a launch line.
+/// Elements that an application has to feed. Instead of a launch line, a program in `examples/` shows them, which the tests also
+/// run.
 const SHOWN_BY_PROGRAMS: &[&str] = &["ts-appsrc", "ts-appsink"];
 
 /// Elements that no launch line shows, each with the reason.
@@ -38,7 +39,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The elements of this plugin, by name.
+/// Returns the elements of this plugin, by name.
 fn factories() -> Vec<gst::ElementFactory> {
     init();
     let mut all: Vec<gst::ElementFactory> = gst::Registry::get()
@@ -83,7 +84,7 @@ fn signals(element: &gst::Element) -> Vec<glib::subclass::SignalQuery> {
     all
 }
 
-/// A type's name as written in pipeline descriptions.
+/// Returns a type's name as written in pipeline descriptions.
 fn type_name(type_: glib::Type) -> String {
     match type_.name() {
         "gchararray" => "string",
@@ -106,7 +107,7 @@ fn code(text: &str) -> String {
     format!("`{}`", cell(text))
 }
 
-/// The allowed values of a property.
+/// Returns the allowed values of a property.
 fn range(spec: &glib::ParamSpec) -> String {
     if !spec.flags().contains(glib::ParamFlags::WRITABLE) {
         return String::new();
@@ -182,7 +183,7 @@ fn access(spec: &glib::ParamSpec) -> &'static str {
     }
 }
 
-/// The lines of the documentation, as `tests/launch-lines.sh` finds them, each with its file.
+/// Returns the lines of the documentation, as `tests/launch-lines.sh` finds them, each with its file.
 fn launch_lines() -> Vec<(PathBuf, String)> {
     let mut files = vec![root().join("README.md")];
     let mut folders = vec![root().join("docs")];
@@ -216,7 +217,7 @@ fn launch_lines() -> Vec<(PathBuf, String)> {
     lines
 }
 
-/// The files with a line, or for some a program, that has the element in it.
+/// Returns the files with a line, or for some a program, that has the element in it.
 fn shown_in(name: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = launch_lines()
         .into_iter()
@@ -371,7 +372,7 @@ const GUIDES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The page that lists all other pages.
+/// Returns the page that lists all other pages.
 fn index() -> String {
     let mut page = "<!-- Written by `make element-docs`. -->\n# The elements\n\n\
         Each page lists pads, properties, signals and statistics, as `gst-inspect-1.0` does.\n\n\

@@ -26,21 +26,21 @@ fn leaves_at_its_running_time(play: &Play, main: &Fault) {
 }
 
 #[test]
-fn a_file_leaves_at_its_running_time_on_a_context() {
+fn the_buffers_of_a_file_pass_at_their_running_time_on_a_context() {
     let main = file("live", 10 * SECOND, MAIN);
     let line = format!("uri={} enable-video=false", main.uri());
     leaves_at_its_running_time(&Play::new(&line), &main);
 }
 
 #[test]
-fn a_file_leaves_at_its_running_time_without_a_context() {
+fn the_buffers_of_a_file_pass_at_their_running_time_without_a_context() {
     let main = file("live-alone", 10 * SECOND, MAIN);
     let line = format!("uri={} enable-video=false", main.uri());
     leaves_at_its_running_time(&Play::without_context(&line), &main);
 }
 
 #[test]
-fn a_file_that_is_ready_late_begins_then() {
+fn a_file_that_is_ready_late_begins_when_it_is_ready() {
     let main = file("late-file", 10 * SECOND, MAIN);
     let gate = main.hold_starts();
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
@@ -60,7 +60,7 @@ fn a_live_source_keeps_its_times() {
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
     main.wait("it has started", |log| log.starts == 1);
     play.set_ms(500);
-    // This is the position of its clock.
+    // This is the source's position by its clock.
     play.feed(&main, 460);
     play.until("it passes", || play.audio().end_ms() == 480);
     play.feed_until(&main, 700);
@@ -81,7 +81,7 @@ fn the_end_of_the_main_source_ends_the_output() {
     assert_eq!(play.audio().end_ms(), 200);
     play.audio().assert_continuous();
     play.until_status("stopped");
-    // Enough for all time-outs.
+    // This is later than all time-outs.
     play.set_ms(100_000);
     play.go_on();
     assert!(play.has_error().is_none());
@@ -90,7 +90,7 @@ fn the_end_of_the_main_source_ends_the_output() {
 }
 
 #[test]
-fn sound_and_pictures_end_each_at_their_own_end() {
+fn audio_and_video_of_different_lengths_end_separately() {
     let main = file("ends", 600 * MS, MAIN);
     main.plan(VIDEO, 200 * MS, Step::Eos);
     let fallback = file("ends-fallback", 10 * SECOND, FALLBACK);
@@ -220,7 +220,7 @@ fn later_fallback_continues_until_a_better_source_passes() {
     play.feed_until(&main, 8000);
     assert_eq!(play.audio().last().unwrap().marker, MAIN);
     later.wait("it is not needed any more", |log| log.stops == log.starts);
-    // From its first buffer on, without a hole longer than a buffer.
+    // There is data from the source's first buffer on, without a hole that is longer than a buffer.
     let all = play.audio().all();
     let since = all.iter().position(|one| one.marker == LATER).unwrap();
     for pair in all[since..].windows(2) {
@@ -394,7 +394,7 @@ fn late_data_of_a_live_source_counts_as_missing() {
 }
 
 #[test]
-fn jitter_that_stays_inside_the_timeout_switches_nothing() {
+fn jitter_below_the_timeout_causes_no_switch() {
     let main = live("jitter", MAIN);
     let fallback = file("jitter-fallback", 60 * SECOND, FALLBACK);
     let play = Play::playing(&format!(
@@ -448,7 +448,7 @@ fn returning_source_must_stay_healthy_first() {
     play.expect_switch("audio", &main.uri(), "recovered");
     let mut all = play.audio().all().into_iter().rev();
     let last = all.find(|one| one.marker == FALLBACK).unwrap();
-    // A second after its data at 700 ms; of two candidates at the same time, either passes.
+    // The source fails a second after its data at 700 ms. Of two candidates at the same time, either may pass.
     assert!([1700, 1720].contains(&last.end_ms), "{last:?}");
 }
 
@@ -486,7 +486,7 @@ fn later_fallbacks_start_when_earlier_ones_fail_and_the_best_passes() {
     third.wait("the third fallback", |log| log.starts == 1);
     play.feed_until(&third, 400);
     assert_eq!(play.audio().last().unwrap().marker, 4);
-    // The pauses are over: those that failed start again, and the best one passes.
+    // The pauses are over: the failed sources start again, and the best one passes.
     play.set_ms(1500);
     first.wait("the first fallback again", |log| log.starts == 2);
     play.feed_until(&first, 1600);
@@ -494,7 +494,7 @@ fn later_fallbacks_start_when_earlier_ones_fail_and_the_best_passes() {
     main.wait("the main source again", |log| log.starts == 2);
     play.feed_until(&main, 1700);
     assert_eq!(play.audio().last().unwrap().marker, 1);
-    // Once it has run for `restart-timeout`, the later ones are not needed any more.
+    // After it has run for `restart-timeout`, the later sources are not needed any more.
     play.feed_until(&main, 7000);
     second.wait("the second fallback ends", |log| log.stops == log.starts);
     third.wait("the third fallback ends", |log| log.stops == log.starts);
@@ -502,7 +502,7 @@ fn later_fallbacks_start_when_earlier_ones_fail_and_the_best_passes() {
 }
 
 #[test]
-fn the_uri_is_asked_for_at_each_start() {
+fn update_uri_is_emitted_at_each_start() {
     let [before, after] = [live("uri-before", 1), live("uri-after", 2)];
     let play = Play::new(&format!("uri={} enable-video=false", before.uri()));
     let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -624,7 +624,7 @@ fn source_without_video_gets_black_pictures() {
 // ---- messages, queries, events
 
 #[test]
-fn errors_of_a_source_stay_inside_and_other_messages_pass() {
+fn errors_of_a_source_are_not_posted_and_other_messages_are() {
     let main = live("messages", MAIN);
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
     play.feed_until(&main, 100);

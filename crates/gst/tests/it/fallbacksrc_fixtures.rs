@@ -23,7 +23,7 @@ fn player(uri: &str) -> Pipe {
     ))
 }
 
-/// The samples up to the end of the stream.
+/// Returns the samples up to the end of the stream.
 fn all_samples(pipe: &Pipe) -> Vec<i16> {
     let seen = watch(&pipe.pad("out", "sink"));
     pipe.play();
@@ -94,7 +94,7 @@ fn stalled_connection_resumes_when_released() {
 }
 
 #[test]
-fn a_server_may_refuse_and_come_back() {
+fn a_server_may_refuse_connections_and_accept_them_again() {
     let samples = ramp(1000);
     let server = Server::new(wav(RATE, 1, &samples));
     for answer in [Answer::Status(404), Answer::Status(503), Answer::Refuse] {
@@ -162,7 +162,7 @@ fn the_servers_threads_end_with_it() {
     );
 }
 
-/// A rig with one `faultsrc`.
+/// Returns a rig with one `faultsrc`.
 fn alone(fault: &Fault, name: &str, state: gst::State) -> Rig {
     let rig = Rig::without_stream(&format!("faultsrc fault={name}"), state);
     assert_eq!(fault.log().starts, 1);
@@ -201,7 +201,7 @@ fn live_source_follows_its_script() {
 }
 
 #[test]
-fn a_live_source_gives_data_in_playing_only() {
+fn a_live_source_delivers_data_only_in_playing() {
     let fault = Fault::live("live");
     let rig = Rig::without_stream("faultsrc fault=live", gst::State::Null);
     assert_eq!(
@@ -307,8 +307,8 @@ fn file_stalls_and_fails_at_the_given_positions() {
     assert_eq!(fault.log().buffers, [505, 0]);
 }
 
-/// A source whose pads appear later, each linked to a sink `audio` or `video`. Linked by hand, because the parser of pipeline
-/// descriptions cannot handle pads that appear on two threads at once.
+/// Returns a source whose pads appear later, each linked to a sink `audio` or `video`. Linked by hand, because the parser of
+/// pipeline descriptions cannot handle pads that appear on two threads at once.
 fn audio_and_video(source: gst::Element, is_live: bool) -> Pipe {
     let pipe = Pipe(gst::Pipeline::new());
     pipe.0.add(&source).unwrap();

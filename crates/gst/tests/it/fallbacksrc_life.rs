@@ -10,7 +10,7 @@ use gst::prelude::*;
 // ---- slow starts and stops
 
 #[test]
-fn nothing_waits_for_a_source_that_starts_slowly() {
+fn a_slow_start_of_a_source_blocks_neither_states_nor_output() {
     let main = file("slow", 60 * SECOND, MAIN);
     let fallback = file("slow-fallback", 60 * SECOND, FALLBACK);
     let gate = main.hold_starts();
@@ -37,7 +37,7 @@ fn nothing_waits_for_a_source_that_starts_slowly() {
 }
 
 #[test]
-fn nothing_waits_for_a_source_that_stops_slowly() {
+fn a_slow_stop_of_a_source_blocks_neither_states_nor_output() {
     let main = live("slow-stop", MAIN);
     let fallback = file("slow-stop-fallback", 60 * SECOND, FALLBACK);
     let play = Play::playing(&format!(
@@ -74,7 +74,7 @@ fn retries_back_off() {
         "uri={} retry-delay=1000000000 retry-delay-max=5000000000 enable-video=false",
         main.uri()
     ));
-    // The definition: the pause doubles with each retry up to the limit, and half of it is random.
+    // By definition, the pause doubles with each retry up to the limit, and half of it is random.
     for (number, longest_ms) in [1000, 2000, 4000, 5000, 5000].into_iter().enumerate() {
         let retry = play.told("fallback-retry");
         assert_eq!(retry.get("source"), Ok(0u32));
@@ -255,7 +255,7 @@ fn impossible_settings_are_refused_by_name() {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let times = Some(("0", "18446744073709551614"));
     let pauses = Some(("10000000", "18446744073709551614"));
     let own: &[Row] = &[
@@ -472,7 +472,7 @@ fn a_dropped_element_leaves_nothing_behind() {
     }
 }
 
-/// A bin aborts its state change at a child that fails, and would leave the others running.
+/// A bin aborts its state change at a child that fails. The other children would continue to run.
 #[test]
 fn all_parts_of_a_source_stop_with_it() {
     faulty::init();

@@ -8,7 +8,7 @@ use gst::prelude::*;
 
 const RATE: u32 = 8000;
 
-/// Samples whose value is the number of their frame, modulo 30000.
+/// Returns samples whose value is the number of their frame, modulo 30000.
 fn ramp(seconds: u32) -> Vec<i16> {
     (0..seconds * RATE).map(|i| (i % 30_000) as i16).collect()
 }
@@ -25,7 +25,7 @@ fn samples(drain: &Drain) -> Vec<i16> {
 // ---- buffering
 
 #[test]
-fn a_stalled_server_is_awaited() {
+fn a_source_resumes_when_its_stalled_server_continues() {
     let file = ramp(60);
     let server = Server::new(wav(RATE, 1, &file));
     // 5 s at 16 kB/s.
@@ -46,7 +46,7 @@ fn a_stalled_server_is_awaited() {
     assert_eq!(play.status(), "buffering");
     let percent: u32 = play.statistics().get("buffering-percent").unwrap();
     assert!(percent < 100, "{percent}");
-    // The data released before passes, and no more.
+    // Data that was released before passes, and no other data.
     play.set_ms(play.now_ms() + 100);
     assert_eq!(server.requests().len(), 1);
     server.release();
@@ -94,7 +94,7 @@ fn after_a_failure(play: &Play, server: &Server) -> (Vec<i16>, Vec<i16>) {
     server.always(Answer::All);
     while play.status() != "running" {
         play.set_ms(play.now_ms() + 20);
-        // The server answers at any time.
+        // The server may answer at any time.
         play.until("it goes on", || play.audio().end_ms() > play.now_ms());
     }
     play.stands_by("audio", 0);
@@ -116,7 +116,7 @@ fn dropped_file_resumes_at_its_position() {
     let (before, after) = after_a_failure(&play, &server);
     assert!(before == file[..before.len()]);
     let first = usize::from(after[0].unsigned_abs());
-    // Silence that the clock has skipped covers a part of its first buffer, of 2048 samples.
+    // Silence, which the clock has skipped, covers a part of the source's first buffer of 2048 samples.
     let covered = first.checked_sub(before.len());
     assert!(
         covered.is_some_and(|covered| covered < 2048),
@@ -142,7 +142,7 @@ fn file_restarts_from_the_beginning_without_resume() {
         server.uri("a.wav")
     ));
     let (_, after) = after_a_failure(&play, &server);
-    // Silence covers a part of its first buffer.
+    // Silence covers a part of the source's first buffer.
     let first = usize::from(after[0].unsigned_abs());
     assert!(first < 3000, "{first}");
     assert!(after == file[first..first + after.len()]);
@@ -361,7 +361,7 @@ fn level(samples: &[i16]) -> f64 {
     (sum / samples.len() as f64).sqrt()
 }
 
-/// The output at the far end of a pipeline, with its running time.
+/// Returns the output at the far end of a pipeline, with its running time.
 fn far_end(
     pipe: &Pipe,
     pad: &gst::Pad,
@@ -389,7 +389,7 @@ fn fail_element(pipe: &Pipe, name: &str) {
 }
 
 #[test]
-fn main_fallback_and_main_again_are_heard() {
+fn the_output_has_the_audio_of_main_then_fallback_then_main() {
     init();
     const RATE: u32 = 48_000;
     let angle = |i: u32| std::f64::consts::TAU * 880.0 * f64::from(i) / f64::from(RATE);
@@ -506,7 +506,7 @@ fn what(sample: &gst::Sample) -> &'static str {
 
 const COLUMNS: usize = 6;
 
-/// A picture of three rows: some frames of each part of a run.
+/// Returns a picture of three rows: some frames of each part of a run.
 fn contact_sheet(rows: &[Vec<gst::Sample>]) -> gst::Sample {
     let info = gst_video::VideoInfo::from_caps(rows[0][0].caps().unwrap()).unwrap();
     let (width, height) = (info.width() as usize, info.height() as usize);
@@ -555,7 +555,7 @@ fn save(sheet: &gst::Sample, name: &str) {
 }
 
 #[test]
-fn main_fallback_picture_and_main_again_are_seen() {
+fn the_output_has_the_video_of_main_then_a_picture_then_main() {
     init();
     const SIZE: &str = "video/x-raw,width=160,height=90,framerate=25/1";
     let main = Server::new(made_by(&format!(

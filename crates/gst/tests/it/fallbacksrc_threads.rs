@@ -1,5 +1,5 @@
-//! Twenty instances of `fallbacksrc` on one context have no more threads than one instance, plus those of their sources. Alone in
-//! its process, so that threads can be counted.
+//! Twenty instances of `fallbacksrc` on one context have no more threads than one instance, plus those of their sources. The test
+//! is alone in its process, so that threads can be counted.
 
 use crate::common::*;
 use crate::fixtures::fallback::*;
@@ -9,7 +9,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Each has a live source, which has its own thread, and delivers.
+/// Returns elements that play. Each has a live source with its own thread, which delivers.
 fn playing(shared: &str, count: usize) -> Vec<(Play, Fault)> {
     let plays = (0..count).map(|i| {
         let main = live(&format!("shared-{i}"), MAIN);

@@ -49,7 +49,7 @@ impl Switch {
         Switch::of(&format!("{OWN} {properties}"), inputs, caps)
     }
 
-    /// A switch with the defaults of the existing element, playing.
+    /// Returns a switch with the defaults of the existing element, playing.
     fn plain(properties: &str, inputs: usize, caps: &str) -> Switch {
         let switch = Switch::of(properties, inputs, caps);
         switch.rig.to(gst::State::Playing);
@@ -90,7 +90,7 @@ impl Switch {
         });
     }
 
-    /// The next switch: from, to, and why.
+    /// Returns the next switch: from, to, and why.
     fn switch(&self) -> (Option<String>, String, String) {
         let mut found = None;
         self.until("a switch", || {
@@ -121,7 +121,7 @@ impl Switch {
         assert!(message.is_none(), "{message:?}");
     }
 
-    /// Input 0 has started, and input 1 is healthy, at 0.
+    /// Input 0 has started, and input 1 is healthy; the time is 0.
     fn begin(&self) {
         self.inputs[0].push_ms(0).unwrap();
         self.inputs[1].push_ms(0).unwrap();
@@ -197,12 +197,12 @@ impl Input {
         within("a push", move || feed.push(buffer))
     }
 
-    /// 20 ms from there on.
+    /// Pushes 20 ms of data from this time on.
     fn push_ms(&self, begin_ms: u64) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.push(audio(begin_ms * MS))
     }
 
-    /// Pushes on another thread, which may wait.
+    /// Pushes on another thread, because the push may wait.
     fn push_aside(
         &self,
         buffer: gst::Buffer,
@@ -220,7 +220,7 @@ impl Input {
     /// Types of the upstream events so far.
     fn kinds(&self) -> Vec<gst::EventType> {
         let kinds = self.events.try_iter().map(|event| event.type_());
-        // A link asks for new caps.
+        // Omits a request for new caps, which comes with each link.
         kinds
             .filter(|kind| *kind != gst::EventType::Reconfigure)
             .collect()
@@ -242,7 +242,7 @@ fn audio(pts: gst::ClockTime) -> gst::Buffer {
     audio_in_segment(pts, gst::ClockTime::ZERO)
 }
 
-/// The same from a running time on, in a segment that starts at `start`.
+/// Returns the same from a running time on, in a segment that starts at `start`.
 fn audio_in_segment(running: gst::ClockTime, start: gst::ClockTime) -> gst::Buffer {
     let pts = start + running;
     let first = running.nseconds() * RATE / 1_000_000_000;
@@ -278,7 +278,7 @@ fn pts_ms(buffer: &gst::BufferRef) -> u64 {
     buffer.pts().unwrap().mseconds()
 }
 
-/// The stream number downstream has received up to the next buffer, and that buffer.
+/// Returns the stream number downstream has received up to the next buffer, and that buffer.
 fn stream_before(seen: &Receiver<Seen>) -> (Option<i32>, gst::Buffer) {
     let mut n = None;
     loop {
@@ -302,7 +302,7 @@ fn result_of(pushed: &Pushed) -> Result<gst::FlowSuccess, gst::FlowError> {
 // ---- interface
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let times = Some(("0", "18446744073709551614"));
     let own: &[Row] = &[
         ("active-pad", "GstPad", "NULL", None, true),
@@ -354,7 +354,7 @@ fn pads_have_the_names_that_older_pipelines_use() {
 // ---- choice
 
 #[test]
-fn the_first_choice_passes_and_the_other_is_dropped() {
+fn the_best_input_passes_and_buffers_of_the_other_are_dropped() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     for ms in [20, 40] {
@@ -384,7 +384,7 @@ fn silent_first_choice_is_replaced_and_returns() {
     switch.set_ms(490);
     switch.inputs[1].push_ms(490).unwrap();
     assert!(switch.inputs[0].is_healthy());
-    // By the clock alone, without data.
+    // The clock alone causes the switch, without data.
     switch.set_ms(520);
     switch.expect_switch(0, 1, "timeout");
     switch.until("a notification", || !switch.inputs[0].is_healthy());
@@ -447,7 +447,7 @@ fn a_recovered_input_waits_for_min_hold_and_recover_after() {
     switch.set_ms(120);
     switch.expect_switch(0, 1, "timeout");
     let mut ms = 120;
-    // Back at once, and for good: 1 s after the switch.
+    // The first choice is back at once, but takes over only 1 s after the switch.
     while ms < 1120 {
         switch.inputs[0].push_ms(ms).unwrap();
         switch.inputs[1].push_ms(ms).unwrap();
@@ -461,7 +461,7 @@ fn a_recovered_input_waits_for_min_hold_and_recover_after() {
     }
     switch.inputs[0].push_ms(ms).unwrap();
     switch.expect_switch(1, 0, "recovered");
-    // Its failure does not wait for the time-out.
+    // An input's failure does not wait for the time-out.
     assert!(switch.inputs[0].feed.push_event(gst::event::Eos::new()));
     switch.expect_switch(0, 1, "eos");
 }
@@ -534,7 +534,7 @@ fn the_greatest_times_are_never_reached() {
 // ---- the defaults of the existing element
 
 #[test]
-fn the_end_of_the_active_stream_ends_the_output_until_the_timeout() {
+fn after_the_end_of_the_active_stream_the_output_resumes_at_the_timeout() {
     let switch = Switch::plain("", 2, AUDIO);
     switch.begin();
     assert!(switch.inputs[0].feed.push_event(gst::event::Eos::new()));
@@ -645,7 +645,7 @@ fn pads_are_children_whose_properties_a_launch_line_sets() {
 
 // ---- failure
 
-/// Input 0 has just been active, at 40 ms: its end takes effect at once.
+/// Input 0 is active until 40 ms. Its failure takes effect at once.
 fn fails_at_once(fail: impl FnOnce(&Switch), reason: &str) {
     let switch = Switch::new("timeout=3600000000000", 2, AUDIO);
     switch.begin();
@@ -694,7 +694,7 @@ fn an_error_of_the_active_source_switches_at_once_until_its_next_buffer() {
         assert!(!switch.inputs[0].is_healthy());
     };
     fails_at_once(fail, "error");
-    // A buffer that waits for its time passes at the error: none is missing.
+    // A buffer that waits for its time passes when the error comes, so none is missing.
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let held = switch.inputs[1].push_aside(audio(20 * MS));
@@ -755,13 +755,13 @@ fn a_flush_passes_and_an_unfinished_one_is_ended_for_downstream() {
             gst::EventType::StreamStart
         ]
     );
-    // Its end is nothing new to downstream.
+    // Downstream has already seen the end of this flush.
     assert!(feed.push_event(gst::event::FlushStop::new(false)));
     assert!(switch.rig.seen.try_recv().is_err());
 }
 
 #[test]
-fn the_output_ends_with_the_last_stream_or_any_as_configured() {
+fn the_output_ends_with_the_last_stream_or_with_any_stream_as_configured() {
     for stop_on_eos in [false, true] {
         let switch = Switch::new(&format!("stop-on-eos={stop_on_eos}"), 2, AUDIO);
         switch.begin();
@@ -842,7 +842,7 @@ fn the_release_of_the_last_open_input_ends_the_output() {
 
 // ---- partners
 
-/// Switches for audio and video, paired after their start, each with both inputs; both at `ms`.
+/// Switches for audio and video, which become partners after their start. Each has both inputs, and both are at `ms`.
 struct Pair {
     audio: Switch,
     video: Switch,
@@ -862,7 +862,7 @@ impl Pair {
         Pair { audio, video, ms }
     }
 
-    /// Pushes the next 20 ms of all inputs, except the first input of some.
+    /// Pushes the next 20 ms into all inputs, except the first input of the switches in `without_first`.
     fn go_on(&mut self, without_first: &[bool; 2]) {
         self.ms += 20;
         for (switch, without_first) in [&self.audio, &self.video].into_iter().zip(without_first) {
@@ -886,7 +886,7 @@ impl Pair {
 }
 
 #[test]
-fn audio_and_video_leave_a_source_together_and_come_back_together() {
+fn audio_and_video_switch_away_from_a_source_and_back_together() {
     for stalls in [[false, true], [true, false]] {
         let mut pair = Pair::new();
         while pair.ms < 100 {
@@ -918,7 +918,7 @@ fn audio_and_video_leave_a_source_together_and_come_back_together() {
                 .into_iter();
             active.all(|is_first| is_first)
         };
-        // The one that delivered all the time switches back with a buffer after it was notified.
+        // The switch whose input has delivered all the time switches back with the first buffer after its notification.
         while !is_back(&pair) {
             pair.go_on(&[false, false]);
             assert!(pair.ms < 60_000, "they stay away");
@@ -927,7 +927,7 @@ fn audio_and_video_leave_a_source_together_and_come_back_together() {
             switch.expect_switch(1, 0, "recovered");
             switch.assert_no_switch();
         }
-        // No buffer is missing in either.
+        // No buffer is missing in either output.
         let all = (140..=pair.ms).step_by(20).collect::<Vec<_>>();
         assert_eq!(pair.drain(), [all.clone(), all]);
     }
@@ -952,7 +952,7 @@ fn partners_agree_on_the_first_choice_from_the_start() {
 }
 
 #[test]
-fn one_stream_of_a_source_is_better_than_nothing() {
+fn each_stream_passes_from_the_only_source_that_delivers_it() {
     let mut pair = Pair::new();
     while pair.ms < 200 {
         pair.ms += 20;
@@ -969,7 +969,7 @@ fn one_stream_of_a_source_is_better_than_nothing() {
 }
 
 #[test]
-fn an_input_without_a_partner_goes_by_its_own_health() {
+fn an_input_without_a_partner_depends_only_on_its_own_health() {
     type Part = fn(&Pair);
     let parts: [Part; 4] = [
         |pair| {
@@ -1022,21 +1022,21 @@ fn partners_that_fail_and_come_back_at_once_agree_in_the_end() {
         let on_n = |switch: &Switch| switch.active().as_ref() == Some(&switch.inputs[n].sink);
         switches.into_iter().all(on_n)
     };
-    // Both are healthy, and each knows it of the other.
+    // Both switches are healthy again, and each knows it of the other.
     pair.audio.until("both are back", || {
         for switch in switches {
             switch.inputs[0].push_ms(0).unwrap();
         }
         active_is(0)
     });
-    // Without a notification, it does not change.
+    // Without a notification, the property does not change.
     let sink = &pair.video.inputs[0].sink;
     (pair.video.rig.element).emit_by_name::<()>("mark-failed", &[sink]);
     pair.audio.until("both leave", || active_is(1));
 }
 
 #[test]
-fn partners_hold_each_other_weakly() {
+fn partners_keep_only_weak_references_to_each_other() {
     let [one, other] = [(); 2].map(|()| make("fallbackswitch"));
     one.set_property("partner", &other);
     let partner = |of: &gst::Element| of.property::<Option<gst::Element>>("partner");
@@ -1045,7 +1045,7 @@ fn partners_hold_each_other_weakly() {
     drop(other);
     assert!(weak.upgrade().is_none());
     assert_eq!(partner(&one), None);
-    // The switch itself is refused.
+    // A switch cannot be its own partner.
     one.set_property("partner", &one);
     assert_eq!(partner(&one), None);
 }
@@ -1133,7 +1133,7 @@ fn in_paused_the_first_choice_prerolls_and_the_others_wait() {
 }
 
 #[test]
-fn a_new_clock_is_waited_for() {
+fn after_a_change_of_the_clock_time_outs_use_the_new_clock() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let other = TestClock::with_start_time(100 * MS);
@@ -1177,12 +1177,12 @@ fn the_drop_of_a_buffer_may_call_the_element() {
             let input = &switch.inputs[1];
             input.feed.unlink(&input.sink).unwrap();
         },
-        // Its time has come.
+        // The time of the held buffer has come.
         |switch| {
             switch.inputs[0].push_ms(20).unwrap();
             switch.set_ms(20);
         },
-        // It becomes the active one, and is behind the output.
+        // The input of the held buffer becomes the active one, and is behind the output.
         |switch| {
             switch.inputs[0].push_ms(500).unwrap();
             assert!(switch.inputs[0].feed.push_event(gst::event::Eos::new()));
@@ -1214,7 +1214,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
 // ---- events and queries
 
 #[test]
-fn upstream_events_go_to_the_active_input_alone() {
+fn upstream_events_go_only_to_the_active_input() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let seek = gst::event::Seek::new(
@@ -1240,7 +1240,7 @@ fn upstream_events_go_to_the_active_input_alone() {
             assert!(switch.inputs[0].feed.push_event(gst::event::Eos::new()));
         }
     }
-    // Each has to know how late its buffers will be.
+    // Each input has to know how late its buffers will be.
     assert!(switch.send_upstream(gst::event::Latency::new(50 * MS)));
     for input in &switch.inputs {
         assert_eq!(input.kinds(), [gst::EventType::Latency]);
@@ -1248,7 +1248,7 @@ fn upstream_events_go_to_the_active_input_alone() {
 }
 
 #[test]
-fn the_latency_is_that_of_the_slowest_input_and_its_own() {
+fn the_latency_is_that_of_the_slowest_input_plus_the_property() {
     let switch = Switch::new("latency=5000000", 3, AUDIO);
     let asked = || {
         let mut query = gst::query::Latency::new();
@@ -1270,7 +1270,7 @@ fn the_latency_is_that_of_the_slowest_input_and_its_own() {
     let message = switch.rig.bus.pop_filtered(&[gst::MessageType::Latency]);
     assert!(message.is_some(), "the pipeline has to ask again");
     assert_eq!(asked().1, 105 * MS);
-    // Buffers may be late by the latency, so the first choice fails that much later.
+    // Buffers may be as late as the latency, so the first choice fails later by that time.
     switch.inputs[0].push_ms(0).unwrap();
     switch.switch();
     switch.set_ms(1124);
@@ -1292,7 +1292,7 @@ fn serialized_queries_are_those_of_the_active_input() {
 }
 
 #[test]
-fn gaps_keep_an_input_healthy_and_pass() {
+fn gap_events_keep_an_input_healthy_and_are_passed() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     switch.set_ms(900);
@@ -1320,8 +1320,8 @@ fn an_error_downstream_reaches_only_the_active_input() {
 
 // ---- joints
 
-/// Input 0 delivers the first 40 ms and ends. Input 1, in a segment that starts an hour later, delivers 20 ms from each of these
-/// times on, µs. Returns the output.
+/// Input 0 delivers the first 40 ms and ends. Input 1 has a segment that starts an hour later, and delivers 20 ms from each of
+/// these times on (in µs). Returns the output.
 fn joint(caps: &str, begins_us: &[u64], as_list: bool) -> Vec<gst::Buffer> {
     const HOUR: gst::ClockTime = gst::ClockTime::from_seconds(3600);
     let switch = Switch::new("", 2, caps);
@@ -1378,7 +1378,8 @@ fn joint(caps: &str, begins_us: &[u64], as_list: bool) -> Vec<gst::Buffer> {
 fn audio_continues_at_the_last_output_frame() {
     let planar = AUDIO.replace("interleaved", "non-interleaved");
     for (caps, as_list) in [(AUDIO, false), (AUDIO, true), (planar.as_str(), false)] {
-        // Before the end of the output, across it, after it.
+        // The buffers start before the end of the output; the first one ends before it, the second one across it, the third one
+        // starts after.
         let buffers = joint(caps, &[10_000, 30_000, 50_000], as_list);
         assert_eq!(buffers.len(), 2, "{caps}");
         let cut = &buffers[0];
@@ -1396,7 +1397,7 @@ fn audio_continues_at_the_last_output_frame() {
             (Some(50 * MS), Some(20 * MS))
         );
     }
-    // Off the frames of the output by a third of one: not before its end.
+    // This buffer is off the frames of the output by a third of a frame, so it is cut after the end of the output, not before it.
     let buffers = joint(AUDIO, &[30_042], false);
     assert_eq!(
         buffers[0].pts(),
@@ -1407,7 +1408,7 @@ fn audio_continues_at_the_last_output_frame() {
 
 #[test]
 fn a_picture_passes_whole_or_not_at_all() {
-    // Of the first, a quarter is left; of the second, three quarters.
+    // A quarter of the first buffer is left, and three quarters of the second one.
     let buffers = joint(VIDEO, &[25_000, 35_000, 55_000], false);
     let times = buffers
         .iter()
@@ -1429,7 +1430,7 @@ fn coded_data_is_not_cut() {
 }
 
 #[test]
-fn lists_of_the_active_input_stay_whole() {
+fn buffer_lists_of_the_active_input_are_not_split() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let lengths = Arc::new(Mutex::new(Vec::new()));
@@ -1458,7 +1459,7 @@ fn output_has_no_gap_when_a_live_first_choice_recovers() {
     while ms < 600 {
         ms += 1;
         switch.set_ms(ms);
-        // Silent for a while, and then back.
+        // The first choice is silent for a while, and then comes back.
         if ms % 20 == 0 && !(200..400).contains(&ms) {
             switch.inputs[0].push_ms(ms).unwrap();
         }
@@ -1497,7 +1498,7 @@ fn coded_streams_change_at_keyframes_in_both_directions() {
         input.push(unit(0, false)).unwrap();
     }
     assert_eq!(switch.switch(), (None, "sink_0".into(), "start".into()));
-    // The first choice falls silent. The other one has delta units only until 200 ms.
+    // The first choice falls silent. Until 200 ms, the other input has only delta units.
     for ms in [20, 40, 60, 80] {
         switch.set_ms(ms);
         switch.inputs[1].push(unit(ms, true)).unwrap();
@@ -1513,7 +1514,7 @@ fn coded_streams_change_at_keyframes_in_both_directions() {
     }
     switch.set_ms(200);
     switch.inputs[1].push(unit(200, false)).unwrap();
-    // It returns with delta units: the other one continues until 300 ms.
+    // The first choice returns with delta units, so the other input continues until 300 ms.
     for ms in (220..300).step_by(20) {
         switch.set_ms(ms);
         switch.inputs[0].push(unit(ms, true)).unwrap();
@@ -1590,7 +1591,7 @@ fn streams_stay_in_order_during_many_switches() {
 #[test]
 fn a_change_waits_for_the_push_that_is_under_way() {
     let switch = Switch::new("", 2, AUDIO);
-    // Locked by threads that push, before the lock of the pad below.
+    // A thread that pushes takes this lock before the lock of the pad below.
     let src = switch.rig.element.static_pad("src").unwrap();
     let pushing = Arc::new(AtomicUsize::new(0));
     let of_probe = pushing.clone();
@@ -1629,8 +1630,8 @@ fn streams_begin_again_after_each_restart() {
     });
 }
 
-/// The base class releases request pads while it disposes of the element. If a thread took a reference meanwhile, the element was
-/// freed under the thread that disposes of it.
+/// The base class releases request pads while it disposes of the element. If another thread took a reference at that moment, the
+/// element was freed under the thread that disposed of it.
 #[test]
 fn elements_may_be_dropped_with_their_request_pads() {
     init();

@@ -24,7 +24,7 @@ fn silence(pad: &gst::Pad) -> Arc<AtomicBool> {
     is_silent
 }
 
-/// The next switch of the pipeline: from, to, and why.
+/// Returns the next switch of the pipeline: from, to, and why.
 fn switch(pipe: &Pipe) -> (Option<String>, String, String) {
     loop {
         let message = pipe.expect(gst::MessageType::Element);
@@ -108,8 +108,8 @@ fn tones_are_continuous_across_switches() {
              ! audio/x-raw,format=F32LE,rate=8000,channels=1 ! s."
         )
     };
-    // Whole periods in a buffer: 10 ms of 400 Hz, 7.5 ms of 800 Hz.
-    // With this latency, inputs of a thread that is late are not due yet, so the switch waits for the joint.
+    // The buffers have whole periods: 10 ms of 400 Hz, 7.5 ms of 800 Hz. The long latency keeps buffers of a delayed thread from
+    // being due before they arrive. So the switch can wait until the new input joins the output without a gap.
     let pipe = Pipe::parse(&format!(
         "fallbackswitch name=s timeout=100000000 latency=1000000000 seamless=true context={context} ! fakesink name=out sync=false async=false {} {}",
         source(400, 80),
@@ -142,7 +142,7 @@ fn tones_are_continuous_across_switches() {
     assert_tone(before, 400.0);
     assert_tone(meanwhile, 800.0);
     assert_tone(after, 400.0);
-    // The failed input left a gap of the timeout; its return left none.
+    // After the failed input, there is a gap of the timeout's length. After its return, there is none.
     let end = |buffer: &gst::BufferRef| buffer.pts().unwrap() + buffer.duration().unwrap();
     let joint = end(meanwhile.last().unwrap());
     let gap = after[0]
@@ -180,7 +180,7 @@ fn file_and_live_stream_stay_in_step_on_one_thread() {
     }
     let main = pipe.pad("s", "sink_0");
     let dropped = stat(&pipe.get("s"), "dropped");
-    // Buffers have 20 ms each, so about as many are dropped as have passed. Otherwise there would be thousands.
+    // Each buffer has 20 ms, so about as many are dropped as have passed. Without the limit, thousands would be dropped.
     assert!((5..200).contains(&dropped), "{dropped}");
     let source = main.peer().unwrap();
     assert!(source.unlink(&main).is_ok());
@@ -270,8 +270,8 @@ fn compressed_video_is_whole_for_its_decoder_across_the_switches() {
     });
     is_silent.store(true, Ordering::SeqCst);
     expect_switch(&pipe, 0, 1, "timeout");
-    // The keyframe of this stream was dropped long ago, and the next one is a thousand pictures away. So the request produces
-    // this one.
+    // The first keyframe of this stream was dropped long ago, and the next one is a thousand pictures away. So a keyframe here
+    // can only be the answer to the request.
     let is_key = |seen: &Seen| match seen {
         Seen::Buffer(buffer) => !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
         Seen::Event(_) => false,
@@ -307,7 +307,7 @@ fn latency_of_a_live_pipeline_is_that_of_the_switch() {
          ts-audiotestsrc samples-per-buffer=160 ! audio/x-raw,rate=8000 ! s.",
     );
     pipe.play();
-    // A sink does not know it before its first buffer.
+    // Before its first buffer, a sink does not know the latency.
     eventually("a latency of 30 ms or more", || {
         let mut query = gst::query::Latency::new();
         let is_answered = pipe.0.query(&mut query);

@@ -1,4 +1,5 @@
-//! Two hundred `fallbackswitch` with two sockets each on one context: alone in its process, so that threads can be counted.
+//! Two hundred instances of `fallbackswitch` with two sockets each on one context. The test is alone in its process, so that
+//! threads can be counted.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ impl Stream {
                  caps=audio/x-raw,format=S16LE,rate=8000,channels=1,layout=interleaved ! s."
             )
         };
-        // A busy machine must not cause a switch.
+        // The timeout is long, because a busy machine must not cause a switch.
         let pipe = Pipe::parse(&format!(
             "fallbackswitch name=s timeout=3000000000 context=x context-wait=20 ! fakesink name=out sync=false async=false {} {}",
             source("main"),
@@ -121,8 +122,8 @@ impl Crowd {
         switches
     }
 
-    /// Feeds until each stream passes packets of input `of` that were sent after this call. One earlier packet may still be on
-    /// its way.
+    /// Feeds until each stream passes packets of input `of` that were sent after this call. One packet that was sent earlier may
+    /// arrive first.
     fn feed_until_all_pass(&self, what: &str, inputs: &[u8], of: u8) -> Vec<Switched> {
         let before: Vec<_> = self.streams.iter().map(|s| s.arrived(of)).collect();
         self.feed_until(what, inputs, |_| {
@@ -170,7 +171,7 @@ fn two_hundred_switches_on_one_context_go_to_the_fallback_and_back_once() {
     crowd.feed_until("no more threads than of one", &both, |_| {
         threads() <= of_one
     });
-    // Both inputs of all are healthy, so that the fallback is available when needed.
+    // Both inputs of all switches are healthy, so that the fallback is available when it is needed.
     crowd.feed_until("the fallbacks deliver", &both, |_| {
         let is_healthy = |stream: &Stream| {
             stream

@@ -1,4 +1,5 @@
-//! Twenty instances of `fallbackswitch` have no more threads than one: alone in its process, so that threads can be counted.
+//! Twenty instances of `fallbackswitch` have no more threads than one. The test is alone in its process, so that threads can be
+//! counted.
 
 use crate::common::*;
 

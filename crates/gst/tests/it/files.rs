@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 use crate::common::*;
 use gst::prelude::*;
 
-/// Both backends of the disk service; io_uring only if allowed, because some containers forbid it.
+/// Both backends of the disk service. The io_uring backend is included only if the system allows it, because some containers do
+/// not.
 fn modes() -> &'static [&'static str] {
     static HAS_RING: LazyLock<bool> =
         LazyLock::new(|| threadbare_files::Disk::start(threadbare_files::Mode::Ring).is_ok());
@@ -135,8 +136,8 @@ fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
     runs
 }
 
-/// The process's threads, without kernel workers of the ring and GStreamer's threads that change the states of bins: both come
-/// and go, and are bounded.
+/// Returns the number of the process's threads, without kernel workers of the ring and GStreamer's threads that change the states
+/// of bins. The numbers of both vary, but are bounded.
 fn threads() -> usize {
     let all = std::fs::read_dir("/proc/self/task").unwrap();
     let names = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -144,7 +145,7 @@ fn threads() -> usize {
     names.filter(is_own).count()
 }
 
-/// Muxers that go back and write their headers again.
+/// These muxers go back and write their headers again.
 #[test]
 fn muxed_file_equals_the_stock_sinks() {
     let folder = folder();
@@ -173,7 +174,7 @@ fn muxed_file_equals_the_stock_sinks() {
     }
 }
 
-/// The same on a context's thread, where the sink waits in the source's task.
+/// On a context's thread, the sink waits in the source's task.
 #[test]
 fn a_context_writes_a_muxed_file() {
     let folder = folder();
@@ -338,7 +339,7 @@ fn a_full_disk_is_an_error_that_names_it() {
     for &mode in modes() {
         let rig = sink_rig(Path::new("/dev/full"), &format!("io-mode={mode}"));
         rig.push(buffer_of(PIPE_BYTES, 1)).unwrap();
-        // The error comes with or without more data.
+        // The error comes whether more data follows or not.
         let said = text(&rig.error());
         assert!(said.contains("/dev/full: cannot write: ENOSPC"), "{said}");
         let feed = rig.feed.clone();
@@ -348,7 +349,7 @@ fn a_full_disk_is_an_error_that_names_it() {
     }
 }
 
-/// A sink on a pipe that is open but not read, and its data until it is full.
+/// Returns a sink on a pipe that is open but not read, and its data until it is full.
 fn stalled(path: &Path, more: &str) -> (Rig, std::fs::File) {
     let reader = {
         let path = path.to_owned();
@@ -468,7 +469,7 @@ fn blocked_push_ends_with_a_flush_or_stop() {
     }
 }
 
-/// A stop comes while the end of the stream waits for the disk.
+/// The element is stopped while the end of the stream waits for the disk.
 #[test]
 fn blocked_end_of_stream_ends_with_a_stop() {
     let folder = folder();
@@ -486,9 +487,9 @@ fn blocked_end_of_stream_ends_with_a_stop() {
     );
 }
 
-/// On one context: a stream whose disk stalls, and one that loses nothing, although both share a budget.
+/// One stream's disk stalls, and another stream on the same context loses nothing, although both share a budget.
 #[test]
-fn stalled_stream_blocks_no_other_on_its_context() {
+fn a_stalled_stream_blocks_no_other_stream_of_its_context() {
     for &mode in modes() {
         for policy in ["hold-up", "drop-oldest", "fail"] {
             let folder = folder();
@@ -663,7 +664,7 @@ fn full_disk_ends_only_its_streams() {
     Command::new("umount").arg(small.path()).status().unwrap();
 }
 
-/// The process is killed in the middle: the recording plays up to its last second.
+/// The process is killed in the middle of the recording. The file plays up to its last second.
 #[test]
 fn a_file_plays_after_its_process_was_killed() {
     const FOLDER: &str = "THREADBARE_TEST_KILLED";
@@ -715,7 +716,7 @@ fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// The bytes up to the end of the stream.
+/// Returns the bytes up to the end of the stream.
 fn read_to_end(rig: &Rig) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -728,7 +729,7 @@ fn read_to_end(rig: &Rig) -> Vec<u8> {
 }
 
 #[test]
-fn a_source_gives_the_whole_file_in_blocks() {
+fn a_source_pushes_the_whole_file_in_blocks() {
     let folder = folder();
     let path = folder.path().join("a");
     for (size, blocks) in [(0, 0), (1, 1), (4096, 1), (100_000, 25)] {
@@ -756,7 +757,7 @@ fn a_source_gives_the_whole_file_in_blocks() {
 
 /// Offsets and flags match the stock source's in push mode.
 #[test]
-fn buffers_have_the_offsets_that_the_stock_source_gives() {
+fn buffers_have_the_same_offsets_as_those_of_the_stock_source() {
     let folder = folder();
     let path = folder.path().join("a");
     std::fs::write(&path, pattern(10_000)).unwrap();
@@ -796,7 +797,7 @@ fn source_starts_at_an_earlier_seek_position() {
     assert!(rig.element.send_event(seek));
     rig.to(gst::State::Playing);
     assert!(read_to_end(&rig) == all[123..4000]);
-    // Beyond its end.
+    // These offsets are beyond the end of the file.
     let rig = Rig::without_stream(&line, gst::State::Ready);
     let seek = seek_event(gst::SeekFlags::FLUSH, 10_001, None);
     assert!(rig.element.send_event(seek));
@@ -846,7 +847,7 @@ fn segment_start(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn seek_without_a_flush_continues_elsewhere() {
+fn a_seek_without_a_flush_continues_at_the_new_position() {
     let folder = folder();
     let path = folder.path().join("a");
     let all = pattern(100_000);
@@ -889,8 +890,8 @@ fn seeks_in_mid_stream_return_all_requested_data() {
     }
 }
 
-/// Demultiplexers that work in push mode, one of which needs seeks: its index is at the end. (oggdemux is not among them: it
-/// seeks on its own thread and waits for a signal that it may have missed.)
+/// Plays files through demultiplexers that work in push mode, one of which needs seeks: its index is at the end. (oggdemux is not
+/// among them, because it seeks on its own thread and waits for a signal that it may have missed.)
 #[test]
 fn a_file_is_played_from_a_context() {
     let folder = folder();
@@ -941,9 +942,9 @@ fn a_source_without_its_file_fails() {
     }
 }
 
-/// As with the other elements that have a URI: applications that ask for a file's URI get the stock element.
+/// As with the other elements that have a URI, applications that ask for a file's URI get the stock element.
 #[test]
-fn file_uris_still_lead_to_the_stock_element() {
+fn file_uris_are_still_handled_by_the_stock_element() {
     init();
     let made = |kind| gst::Element::make_from_uri(kind, "file:///tmp/a", None).unwrap();
     for (kind, stock, ours) in [
@@ -961,7 +962,7 @@ fn file_uris_still_lead_to_the_stock_element() {
     }
 }
 
-/// Reads are bounded while downstream accepts nothing, and a stop in the middle ends them.
+/// Reads are bounded while downstream accepts nothing. A stop in the middle ends them.
 #[test]
 fn read_ahead_is_bounded_by_its_setting() {
     let folder = folder();
@@ -987,7 +988,7 @@ fn read_ahead_is_bounded_by_its_setting() {
     assert_eq!(stat(&element, "bytes-read"), 1_000_000);
 }
 
-/// The files of a folder, in order, without the incomplete ones.
+/// Returns the files of a folder, in order, without the incomplete ones.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
@@ -1005,7 +1006,7 @@ fn split_rig(location: &str, more: &str) -> Rig {
     Rig::new(&split(location, more), gst::State::Playing)
 }
 
-/// A buffer of 1 s; `k` is a keyframe.
+/// Returns a buffer of 1 s; `k` is a keyframe.
 fn second(number: u64, bytes: usize, is_key: bool) -> gst::Buffer {
     let mut buffer = buffer_of(bytes, u8::try_from(number).unwrap());
     let fields = buffer.get_mut().unwrap();
@@ -1038,7 +1039,7 @@ fn told(rig: &Rig, message: &gst::Message) -> Told {
     )
 }
 
-/// The element messages so far.
+/// Returns the element messages so far.
 fn fragments(rig: &Rig) -> Vec<Told> {
     let next = || rig.bus.pop_filtered(&[gst::MessageType::Element]);
     std::iter::from_fn(next)
@@ -1059,7 +1060,7 @@ fn stream_is_cut_at_keyframes_and_each_file_is_reported() {
             rig.push(second(number, 2000, number % 2 == 0)).unwrap();
         }
         let told = end_split(&rig);
-        // Three seconds have passed in the middle of the second group of two.
+        // Three seconds have passed in the middle of the second group of two buffers.
         let expected: Vec<Told> = [(0, 0, 4), (1, 4, 8), (2, 8, 10)]
             .into_iter()
             .flat_map(|(n, from, to)| {
@@ -1105,7 +1106,7 @@ fn messages_have_the_names_and_fields_of_splitmuxsinks() {
     assert_eq!(told, expected);
 }
 
-/// An incomplete file has another name; a stop is an end, too.
+/// A file that is incomplete has another name. A stop of the element also ends the file.
 #[test]
 fn a_file_gets_its_name_when_it_is_complete() {
     let folder = folder();
@@ -1129,7 +1130,7 @@ fn a_file_gets_its_name_when_it_is_complete() {
             .iter()
             .any(|(kind, name, ..)| kind == "closed" && name == "1")
     );
-    // The element starts again, with the first number.
+    // The element starts again with the first number.
     rig.to(gst::State::Playing);
     rig.open_stream();
     rig.push(second(0, 10, true)).unwrap();
@@ -1267,7 +1268,7 @@ fn packets(path: &Path) -> u32 {
     count.unwrap_or_else(|_| panic!("{}: {said}", path.display()))
 }
 
-/// Streams that are muxed already: each file plays by itself, and together they have everything.
+/// The streams are muxed already. Each file plays by itself, and together the files have everything.
 #[test]
 fn each_file_of_a_muxed_stream_plays() {
     for (line, extension) in [
@@ -1312,7 +1313,7 @@ fn a_file_that_cannot_be_written_ends_the_stream_with_its_name() {
     }
 }
 
-/// A header that is written again would land in a file that is complete.
+/// If a header were written again, it would land in a file that is already complete.
 #[test]
 fn seeking_muxer_is_refused() {
     let folder = folder();
@@ -1350,7 +1351,7 @@ fn a_flush_ends_a_file() {
     assert_eq!(lengths.collect::<Vec<_>>(), [100, 50]);
 }
 
-/// On a context, with an almost empty budget.
+/// The streams run on a context, with an almost empty budget.
 #[test]
 fn a_context_splits_a_hundred_streams() {
     for &mode in modes() {
@@ -1378,7 +1379,7 @@ fn a_context_splits_a_hundred_streams() {
     }
 }
 
-/// A pause in the middle, on a context's thread.
+/// The recording pauses in the middle, on a context's thread.
 #[test]
 fn recording_continues_after_a_pause() {
     let folder = folder();
@@ -1401,7 +1402,7 @@ fn recording_continues_after_a_pause() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 2000 * 1600);
 }
 
-/// A flushing seek of the whole pipeline: the file has the data after it.
+/// After a flushing seek of the whole pipeline, the file has the data from the new position.
 #[test]
 fn pipeline_seek_restarts_the_file() {
     let folder = folder();
@@ -1443,7 +1444,7 @@ fn blocked_split_stream_can_be_stopped() {
         let pusher =
             until_it_waits(move || (0..).find_map(|_| feed.push(buffer_of(50_000, 1)).err()));
         let _pipe = reader.join().unwrap();
-        // A second time is possible, when the pipe was opened.
+        // The opening of the pipe may count, too.
         assert!(stat(&rig.element, "held-up") >= 1);
         rig.to(gst::State::Null);
         let ended = within("the push", move || pusher.join().unwrap());

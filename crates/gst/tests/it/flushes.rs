@@ -21,7 +21,7 @@ const SOURCES: [(&str, Give); 4] = [
     ("ts-appsrc format=time", push_buffer),
 ];
 
-/// The next buffer, and the segment event before it, if there was one.
+/// Returns the next buffer, and the segment event before it, if there was one.
 fn next(
     seen: &std::sync::mpsc::Receiver<Seen>,
     mut give: impl FnMut(),
@@ -60,9 +60,9 @@ fn after_a_flush_from_downstream_a_buffer_has_a_segment_before_it() {
         pipe.play();
         let (_, first) = next(&seen, || give(&element));
         for _ in 0..3 {
-            // An element downstream sends them in this way.
+            // An element downstream sends flush events in this way.
             assert!(src_pad.send_event(gst::event::FlushStart::new()));
-            // Data that was on its way before the flush does not count.
+            // Data that was sent before the flush does not count.
             let place = threadbare_runtime::Context::find(&element.property::<String>("context"));
             place.unwrap().shards()[0].call(|_| ()).unwrap();
             while seen.try_recv().is_ok() {}

@@ -31,7 +31,7 @@ fn rig_in(uri: &str, more: &str, state: gst::State) -> Rig {
     Rig::without_stream(&line, state)
 }
 
-/// The bytes up to the end; their offsets have no gap.
+/// Returns the bytes up to the end; their offsets have no gap.
 fn read_all(rig: &Rig) -> Vec<u8> {
     read_from(rig, 0)
 }
@@ -84,7 +84,7 @@ fn element_message(bus: &gst::Bus, name: &str) -> gst::Structure {
     }
 }
 
-/// A seek in bytes; `end` is the position after the last byte.
+/// Seeks in bytes. `end` is the position after the last byte. Returns whether the seek was accepted.
 fn seek(rig: &Rig, flags: gst::SeekFlags, first: u64, end: Option<u64>) -> bool {
     let event = gst::event::Seek::new(
         1.0,
@@ -202,9 +202,9 @@ fn headers_are_reported_like_the_stock_element() {
     }
 }
 
-/// A real server without ranges, with curl as the reference.
+/// The server is a real one without ranges; the reference is curl.
 #[test]
-fn a_real_server_gives_the_same_bytes_as_to_curl_and_the_stock_element() {
+fn a_real_server_sends_the_same_bytes_as_to_curl_and_the_stock_element() {
     let folder = std::env::temp_dir().join(format!("threadbare-http-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let body = pattern(1_234_567);
@@ -278,7 +278,7 @@ impl Nginx {
         for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
             paths += &format!("{kind}_temp_path {here}/{kind};\n");
         }
-        // One process with the test's rights, so it has none to drop.
+        // One process with the test's rights: it has no rights to drop.
         let config = format!(
             "daemon off; master_process off; error_log {here}/errors; pid {here}/pid;\n\
              events {{}}\n\
@@ -318,7 +318,7 @@ impl Drop for Nginx {
 }
 
 #[test]
-fn nginx_gives_the_same_files_and_ranges_as_to_curl() {
+fn nginx_sends_the_same_files_and_ranges_as_to_curl() {
     let body = pattern(1_500_000);
     let nginx = Nginx::start("nginx", &body, "", "");
     let uri = format!("http://127.0.0.1:{}/file", nginx.port);
@@ -336,9 +336,9 @@ fn nginx_gives_the_same_files_and_ranges_as_to_curl() {
     }
 }
 
-/// Streams of one host share a connection (RFC 9113): those without a reader must not block the others.
+/// Streams of one host share a connection (RFC 9113). Streams without a reader must not block the others.
 #[test]
-fn paused_http_2_streams_block_no_others() {
+fn a_paused_http_2_stream_blocks_no_other_stream() {
     let body = pattern(2_000_000);
     let (_, ca, key) = certificates("h2");
     let chain = ca.with_extension("chain");
@@ -422,7 +422,7 @@ fn seeks_request_ranges_with_a_start_and_an_end() {
     // After the end, no data follow.
     assert!(seek(&rig, gst::SeekFlags::FLUSH, 600_000, None));
     assert_eq!(read_from(&rig, 600_000), b"");
-    // Backwards, in time, or nowhere: refused.
+    // Seeks backwards, in time, or to no position are refused.
     assert!(
         rig.element
             .seek_simple(gst::SeekFlags::FLUSH, gst::ClockTime::ZERO)
@@ -443,7 +443,7 @@ fn seeks_request_ranges_with_a_start_and_an_end() {
 fn seeks_in_any_order_with_and_without_flushes_end_with_the_last_one() {
     let body = pattern(2_000_000);
     let sent = body.clone();
-    // Only the last seek reaches an end, after which only a flush continues.
+    // Only the last seek reaches an end. After it, only a flush continues the stream.
     let web = Web::new(move |asked, reply| {
         if asked.range().is_some_and(|(first, _)| first == 1_999_000) {
             return reply.file(asked, "", &sent);
@@ -591,7 +591,7 @@ fn a_server_that_ignores_ranges_is_read_from_the_beginning_and_skipped() {
 }
 
 #[test]
-fn changed_resource_is_not_joined() {
+fn bytes_of_a_changed_resource_are_not_appended() {
     let (old, new) = (pattern(100_000), vec![9; 100_000]);
     let sent = old.clone();
     let web = Web::new(move |asked, reply| match asked.number {
@@ -611,7 +611,7 @@ fn changed_resource_is_not_joined() {
 
 #[test]
 fn wrong_length_is_treated_as_a_break() {
-    // Longer than the actual body, each time.
+    // The announced length is longer than the actual body, each time.
     let web = Web::new(|_, reply| {
         reply.closes = true;
         reply.raw("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n0123456789")
@@ -637,8 +637,7 @@ fn unframed(reply: &mut Reply<'_>, head: &str, bytes: &[u8]) -> std::io::Result<
     reply.raw(bytes)
 }
 
-/// Answers to the request after a response of 200,000 bytes that broke at byte 40,000. `None`: the announced end of a body is
-/// missing.
+/// Answers to the request after a response of 200,000 bytes that broke at byte 40,000.
 const RETRIES: &[(&str, Answering)] = &[
     ("no bytes", |asked, reply, body| {
         reply.file_up_to(asked, TAG, body, 0)
@@ -774,7 +773,7 @@ const ENDS: &[(&str, Answering)] = &[
     }),
 ];
 
-/// The bytes of a fetch up to its end, and its error.
+/// Returns the bytes of a fetch up to its end, and its error.
 fn fetched(element: &str, answering: Answering) -> (Vec<u8>, Option<gst::Message>) {
     let body = pattern(BODY_BYTES);
     let web = Web::new(move |asked, reply| answering(asked, reply, &body));
@@ -808,7 +807,7 @@ fn missed(got: &[u8], error: Option<gst::Message>) -> Option<String> {
     (!is_right).then(|| format!("{:?}: {}", kind(&error), text(&error)))
 }
 
-/// A length that a server has announced holds until the resource changes, whether or not later responses repeat it.
+/// A length that a server has announced is valid until the resource changes, whether or not later responses repeat it.
 #[test]
 fn a_body_that_ends_before_its_length_is_an_error() {
     init();
@@ -869,7 +868,8 @@ fn chunks_without_the_last_one_are_an_error() {
     }
 }
 
-/// Positions of a station count over all of its connections. A length that it announces later is that of one connection.
+/// Positions of a station count over all of its connections. If it announces a length later, that is the length of one
+/// connection.
 #[test]
 fn a_station_whose_later_length_is_cut_is_an_error() {
     init();
@@ -947,7 +947,7 @@ fn silent_server_is_reconnected_for_the_rest() {
     let body = pattern(100_000);
     let sent = body.clone();
     let web = Web::new(move |asked, reply| match asked.number {
-        // Silent before the head, then in the middle.
+        // The server is silent before the head, and then in the middle of the body.
         0 => {
             reply.stall();
             Ok(())
@@ -972,7 +972,7 @@ fn slow_server_is_reconnected_for_the_rest() {
     let web = Web::new(move |asked, reply| match asked.number {
         0 => {
             reply.file_up_to(asked, "", &sent, 30_000)?;
-            // The bytes come one by one, so that the server is never silent, until the client disconnects.
+            // The bytes come one by one until the client disconnects, so the server is never silent.
             for byte in &sent[30_000..] {
                 reply.raw([*byte])?;
                 std::thread::sleep(Duration::from_millis(5));
@@ -1017,7 +1017,7 @@ fn redirections_are_followed_and_reported() {
         assert_eq!(headers.get::<String>("redirection-uri"), Ok(web.uri(place)));
     }
     for (path, said) in [
-        ("loop", "more than 20 redirections"),
+        ("loop", "redirected more than 20 times"),
         (
             "file",
             "the scheme 'file' is not allowed; use http or https",
@@ -1198,9 +1198,9 @@ fn headers_of_the_user_are_sent() {
     assert_eq!(many.count(), 2, "{}", asked.head);
 }
 
-/// RFC 7617; the secrets stay with their origin and are never shown.
+/// RFC 7617. Credentials are sent only to their origin, and are never shown.
 #[test]
-fn credentials_are_for_their_origin_and_are_not_shown() {
+fn credentials_are_sent_only_to_their_origin_and_never_shown() {
     let other = Web::of_file(pattern(10));
     let place = other.uri("y");
     let web =
@@ -1279,7 +1279,7 @@ fn log_has_no_credentials() {
         let log = std::fs::read(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         let log = String::from_utf8_lossy(&log);
-        assert!(log.contains("again in"), "a retry is logged");
+        assert!(log.contains("the next attempt is in"), "a retry is logged");
         let line = log.lines().find(|line| line.contains("hidden"));
         assert_eq!(line, None);
         return;
@@ -1299,7 +1299,7 @@ fn log_has_no_credentials() {
     read_all(&rig);
 }
 
-/// A stream with metadata at this interval, for icydemux. SHOUTcast's protocol has no standard.
+/// Returns a stream with metadata at this interval, for icydemux. SHOUTcast's protocol has no standard.
 fn icy_stream(audio: &[u8], interval: usize, title: &str) -> Vec<u8> {
     let text = format!("StreamTitle='{title}';");
     let blocks = text.len().div_ceil(16);
@@ -1317,7 +1317,7 @@ fn icy_stream(audio: &[u8], interval: usize, title: &str) -> Vec<u8> {
 
 const STATION: &str = "HTTP/1.1 200 OK\r\nContent-Type: audio/x-test\r\nicy-metaint: 1000\r\nicy-name: A station\r\nicy-genre: Jazz\r\nicy-url: http://station.example/\r\n\r\n";
 
-/// A station of SHOUTcast's first protocol.
+/// Returns the response of a station with SHOUTcast's first protocol.
 fn old_station() -> String {
     STATION.replace("HTTP/1.1 200 OK", "ICY 200 OK")
 }
@@ -1360,7 +1360,7 @@ fn told_as_by_the_stock_element(station: String) {
     }
 }
 
-/// The first answer shows that the station is an old one, so later requests do not use HTTP.
+/// The first answer shows that the station uses the old protocol, so later requests do not use HTTP.
 #[test]
 fn icy_station_is_reconnected_after_a_break() {
     let audio = pattern(300_000);
@@ -1398,7 +1398,7 @@ fn icy_station_is_reconnected_after_a_break() {
 
 #[test]
 fn metadata_is_removed_downstream_even_after_a_break_within_it() {
-    // The header of an Ogg page, from which icydemux detects the type.
+    // The audio starts like a native FLAC file, from which icydemux detects the type.
     let mut audio = pattern(20_000);
     audio[..16].copy_from_slice(b"fLaC\0\0\0\x22\x10\0\x10\0\0\0\0\0");
     let sent = audio.clone();
@@ -1407,7 +1407,7 @@ fn metadata_is_removed_downstream_even_after_a_break_within_it() {
         let title = format!("Song {}", asked.number);
         let stream = icy_stream(&sent, 1000, &title);
         match asked.number {
-            // The first break is in the middle of the third interval, the second one within metadata.
+            // The first break is in the middle of the third interval; the second break is within metadata.
             0 => reply.raw(&stream[..stream.len() / 5 + 7])?,
             1 => reply.raw(&stream[..1005])?,
             _ => {
@@ -1437,8 +1437,8 @@ fn metadata_is_removed_downstream_even_after_a_break_within_it() {
         .take_while(|title| title != "Song 2")
         .collect();
     assert!(titles.contains(&"Song 0".to_owned()), "{titles:?}");
-    // The connections bring a fifth of the stream, one interval, then all of it. No byte of metadata is in the audio, and no byte
-    // of audio is lost.
+    // The first connection delivers a fifth of the stream, the second one an interval, and the third one all of it. The audio has
+    // no byte of metadata, and lacks no byte of its own.
     let stream = icy_stream(&audio, 1000, "Song 0");
     let first = stream.len() / 5 + 7;
     let per_interval = 1000 + 1 + 32;
@@ -1533,8 +1533,8 @@ fn a_compressed_body_is_unpacked() {
     );
 }
 
-/// A certificate for 127.0.0.1 from a test CA: the server's configuration, and files of the CA and of the server's certificate
-/// with its key.
+/// Returns a certificate for 127.0.0.1 from a test CA: the server's configuration, and files of the CA and of the server's
+/// certificate with its key.
 fn certificates(
     name: &str,
 ) -> (
@@ -1578,7 +1578,7 @@ fn https_accepts_only_trusted_servers() {
         0 => reply.file_up_to(asked, "ETag: \"v\"\r\n", &sent, 100_000),
         _ => reply.file(asked, "ETag: \"v\"\r\n", &sent),
     });
-    // The element takes the file like the stock element.
+    // The element takes the file in the same way as the stock element.
     let rig_with = |more: &str| rig(&web.uri("x"), more);
     assert!(read_all(&rig_with(&format!("ssl-ca-file={}", ca.display()))) == body);
     assert!(read_all(&rig_with("ssl-strict=false")) == body);
@@ -1646,7 +1646,7 @@ fn a_pause_stops_reading_from_the_server() {
         let pipe = Pipe::parse(&line.replace("{}", &web.uri("x")).replace("{c}", &context()));
         let is_live = line.contains("is-live");
         if is_live {
-            // A live source connects only in PLAYING.
+            // A live source connects only in PLAYING, so the pipeline must play.
             let blocked = gate(&pipe.pad("out", "sink"));
             pipe.play();
             blocked.wait_held();
@@ -1703,7 +1703,8 @@ fn a_hundred_sources_have_the_threads_of_one() {
     }
 }
 
-/// A server for any number of connections with one thread: each gets a head and 10,000 bytes, and stays open.
+/// Starts a server that handles any number of connections on one thread. Each connection gets a head and 10,000 bytes, and stays
+/// open.
 fn many_stations() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -1721,7 +1722,7 @@ fn many_stations() -> std::net::SocketAddr {
 }
 
 #[test]
-fn drop_in_has_its_own_thread_by_default() {
+fn reqwesthttpsrc_has_its_own_thread_by_default() {
     // Stock sinks hold the thread that pushes while they are paused.
     let web = Web::of_file(pattern(10_000));
     let pipes: Vec<Pipe> = (0..3)
@@ -1755,7 +1756,7 @@ fn states_change_at_any_time() {
         }
         _ => reply.file(asked, "", &body),
     });
-    // A listener that never accepts: connections are made, but no request is read.
+    // The listener never accepts: connections are made, but no request is read.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = format!("http://{}/x", deaf.local_addr().unwrap());
     for element in ["ts-httpsrc", "reqwesthttpsrc"] {
@@ -1800,7 +1801,7 @@ fn connections_are_closed_with_the_element_and_shared_between_elements() {
     read_some(&first, 10);
     drop(first);
     web.wait_closed();
-    // Sequential, on the same connection.
+    // The requests are sequential, on the same connection.
     let second = rig(&web.uri("x"), "");
     read_all(&second);
     let third = rig(&web.uri("y"), "");
@@ -1827,13 +1828,13 @@ fn elements_of_a_pipeline_share_a_client() {
     assert_eq!(have.context().context_type(), "gst.reqwest.client");
     assert!(have.context().is_persistent());
     pipe.expect(gst::MessageType::Eos);
-    // The other element requested the client and got it from the pipeline.
+    // The other element requested the client, and got it from the pipeline.
     assert!(
         pipe.bus()
             .pop_filtered(&[gst::MessageType::HaveContext])
             .is_none()
     );
-    // An application's context is used instead of asking for one.
+    // If the application sets a context, the element does not ask for one.
     let rig = Rig::without_stream(
         &format!("ts-httpsrc location={}", web.uri("x")),
         gst::State::Null,
@@ -1912,9 +1913,9 @@ fn a_seek_before_the_start_requests_only_its_range() {
     assert_eq!(web.wait_asked(1).range(), None);
 }
 
-/// In addition, the server's last byte is too large by one.
+/// In addition to the wrong status, the last byte that the server announces is too large by one.
 #[test]
-fn a_part_with_status_200_is_not_taken_for_the_whole() {
+fn a_partial_reply_with_status_200_is_not_handled_as_the_whole_resource() {
     let body = pattern(10_000);
     let whole = body.clone();
     let web = Web::new(move |asked, reply| match asked.range() {
@@ -1988,7 +1989,7 @@ fn proxy_is_set_by_the_environment() {
 }
 
 #[test]
-fn buffers_are_shaped_as_asked() {
+fn buffers_have_the_configured_sizes_and_times() {
     let body = pattern(100_000);
     let web = Web::of_file(body.clone());
     let limited = rig(
@@ -2063,7 +2064,7 @@ fn files_play_and_are_sought_in() {
         "audiotestsrc num-buffers=400 samplesperbuffer=480 ! audio/x-raw,rate=48000,channels=1 ! vorbisenc ! oggmux",
     );
     let targets = [3000, 1000, 0, 2000].map(gst::ClockTime::from_mseconds);
-    // The stock element comes first, to check the test itself. oggdemux seeks for the length on its own thread.
+    // The stock element comes first, to check the test itself. oggdemux determines the length by a seek on its own thread.
     for element in ["souphttpsrc", "reqwesthttpsrc", "ts-httpsrc"] {
         assert_decodes(element, wav.clone(), &targets);
         assert_decodes(element, ogg.clone(), &[]);
@@ -2071,7 +2072,7 @@ fn files_play_and_are_sought_in() {
 }
 
 #[test]
-fn an_uri_still_leads_to_the_stock_element() {
+fn http_uris_are_still_handled_by_the_stock_element() {
     init();
     let make = |uri| gst::Element::make_from_uri(gst::URIType::Src, uri, None).unwrap();
     let element = make("http://h/x");

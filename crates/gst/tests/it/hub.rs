@@ -151,7 +151,7 @@ fn full_proxy(held_at: (&str, &str)) -> Full {
 }
 
 #[test]
-fn a_stream_passes_whichever_end_is_first() {
+fn a_stream_passes_whether_the_sink_or_the_source_starts_first() {
     for sink_first in [true, false] {
         let name = context();
         let early = (!sink_first).then(|| Outlet::proxy(&name));
@@ -202,9 +202,9 @@ fn a_foreign_thread_waits_for_the_source_and_for_room() {
 }
 
 #[test]
-fn a_context_thread_leaves_the_wait_with_its_source() {
+fn a_context_thread_does_not_block_while_its_source_waits_for_room() {
     let name = context();
-    // Both on one context: a blocking wait would never end.
+    // Both ends are on one context, so a blocking wait would never end.
     let shared = context();
     let feeder = Pipe::parse(&format!(
         "ts-udpsrc name=in address=127.0.0.1 port=0 context={shared} ! ts-proxysink name=out proxy-context={name}"
@@ -276,7 +276,7 @@ fn each_end_survives_the_others_restart() {
     inlet.open_stream();
     inlet.push(3).unwrap();
     outlet.expect([3]);
-    // Both, after an end.
+    // Both ends are stopped after the end of the stream.
     inlet.pad.push_event(gst::event::Eos::new());
     next_event(&outlet.seen, gst::EventType::Eos);
     outlet.pipe.to(gst::State::Ready);
@@ -306,7 +306,7 @@ fn stopped_sink_releases_the_pusher_and_keeps_its_data() {
 
 #[test]
 fn removed_source_is_not_an_error_for_a_waiting_pusher() {
-    // The running push returns as flushing; from within a stock sink, as the end of the stream.
+    // The running push returns as flushing. If it is blocked within a stock sink, it returns as the end of the stream.
     for held_at in [("src", "src"), ("sink", "sink")] {
         let Full {
             inlet: _inlet,
@@ -338,7 +338,7 @@ fn a_sink_that_stops_in_the_middle_of_a_push_does_not_end_the_stream() {
     outlet.pipe.to(gst::State::Playing);
     inlet.push(0).unwrap();
     gate.wait_held();
-    // As in a pipeline, everything pauses, then the sink stops first.
+    // As in a pipeline, all elements pause first, and then the sink stops before the others.
     let _ = source.set_state(gst::State::Paused);
     let stopping = sink.clone();
     let stopper = std::thread::spawn(move || stopping.set_state(gst::State::Ready));
@@ -398,10 +398,10 @@ fn events_go_upstream_and_queries_both_ways() {
         assert_eq!(duration.result().value(), 3_000_000_000);
         let mut latency = gst::query::Latency::new();
         assert!(sink.peer_query(&mut latency));
-        // Upstream's 7 ms, and one slice of the source's context.
+        // The expected latency is upstream's 7 ms, plus one slice of the source's context.
         let expected = (true, gst::ClockTime::from_mseconds(8), None);
         assert_eq!(latency.result(), expected);
-        // Downstream: the caps of the far end.
+        // A caps query downstream returns the caps of the far end.
         let far = outlet.pipe.get("sink").static_pad("sink").unwrap();
         let wanted = gst::Caps::new_empty_simple("application/x-only");
         let only = wanted.clone();
@@ -501,7 +501,7 @@ fn an_error_downstream_reaches_the_proxys_pusher() {
 }
 
 #[test]
-fn inter_reaches_all_and_none_blocks_another() {
+fn an_inter_sink_reaches_all_sources_and_no_source_blocks_another() {
     let name = context();
     let inlet = Inlet::inter(&name);
     // Without a listener, the data is dropped and counted.
@@ -517,7 +517,7 @@ fn inter_reaches_all_and_none_blocks_another() {
         next_event(&outlet.seen, gst::EventType::Caps);
         outlet.expect(1..4);
     }
-    // One listener fails, one stops; the third one is not affected.
+    // One listener fails and one stops. The third one is not affected.
     outlets[0]
         .pipe
         .pad("sink", "sink")
@@ -555,7 +555,7 @@ fn leaking_queue_does_not_wait_for_a_stalled_listener() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     for (sink, source, property) in [
         ("ts-proxysink", "ts-proxysrc", "proxy-context"),
         ("ts-intersink", "ts-intersrc", "inter-context"),

@@ -39,7 +39,7 @@ impl Selector {
         selector
     }
 
-    /// A selector on a test clock, which is stopped at 100 s, the base time.
+    /// Returns a selector on a test clock, which is stopped at 100 s, the base time.
     fn with_clock(properties: &str) -> (Selector, gst_check::TestClock) {
         let selector = Selector::new(properties, 2);
         let element = &selector.rig.element;
@@ -90,7 +90,7 @@ impl Input {
     }
 }
 
-/// 10 ms of an element's stream whose drop calls the element, and a channel that reports it.
+/// Returns a buffer of 10 ms whose drop calls the element, and a channel that reports the drop.
 fn calling_back(selector: &Selector, pts: gst::ClockTime) -> (gst::Buffer, Receiver<()>) {
     let (dropped, told) = channel();
     let mut buffer = gst::Buffer::from_slice(CallsBack {
@@ -110,7 +110,7 @@ fn for_10_ms(number: u32, pts: gst::ClockTime) -> gst::Buffer {
     buffer
 }
 
-/// The stream that downstream has received up to the next buffer.
+/// Returns the stream that downstream has received up to the next buffer.
 fn caps_before(seen: &Receiver<Seen>) -> (Option<i32>, bool, gst::Buffer) {
     let (mut n, mut has_tags) = (None, false);
     loop {
@@ -128,7 +128,7 @@ fn caps_before(seen: &Receiver<Seen>) -> (Option<i32>, bool, gst::Buffer) {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let own: &[Row] = &[
         ("active-pad", "GstPad", "NULL", None, true),
         ("cache-buffers", "gboolean", "false", None, true),
@@ -234,7 +234,7 @@ fn many_switches_while_both_play_keep_each_stream_in_order() {
 }
 
 #[test]
-fn the_end_is_that_of_the_active_stream() {
+fn the_output_ends_when_the_active_stream_ends() {
     let selector = Selector::new("", 3);
     assert!(selector.inputs[1].feed.push_event(gst::event::Eos::new()));
     selector.inputs[0].feed.push(numbered(0)).unwrap();
@@ -245,7 +245,7 @@ fn the_end_is_that_of_the_active_stream() {
             .push_event(gst::event::Gap::new(10 * MS, 10 * MS))
     );
     selector.rig.event(gst::EventType::Gap);
-    // An input that has ended before reports its end when it is chosen.
+    // The input has already ended. It reports its end when it is chosen.
     selector.select(1);
     selector.rig.event(gst::EventType::Eos);
     selector.select(2);
@@ -268,7 +268,7 @@ fn other_streams_wait_until_the_output_reaches_their_time() {
             .unwrap();
         assert_eq!(number(&selector.rig.buffer()), i);
     }
-    // Now the output is past 50 ms, and the held buffer is dropped.
+    // The output is past 50 ms now, so the held buffer is dropped.
     assert_eq!(held.recv_timeout(DEADLINE), Ok(Ok(gst::FlowSuccess::Ok)));
     let held = selector.inputs[1].push_aside(for_10_ms(101, 70 * MS));
     selector.inputs[0]
@@ -290,7 +290,7 @@ fn other_streams_wait_until_the_output_reaches_their_time() {
 }
 
 #[test]
-fn held_stream_on_a_shared_thread_blocks_no_others() {
+fn a_held_stream_on_a_shared_thread_blocks_no_other_stream() {
     let name = context();
     let pipe = Pipe::parse(&format!(
         "ts-input-selector name=s ! fakesink name=out async=false sync=false \
@@ -380,7 +380,7 @@ fn stop_and_pad_release_free_held_buffers() {
         .rig
         .element
         .release_request_pad(&selector.inputs[1].sink);
-    // The pad is unlinked, too.
+    // The released pad is also unlinked, so its push fails.
     assert!(one.recv_timeout(DEADLINE).unwrap().is_err());
     assert!(two.try_recv().is_err());
     selector.rig.to(gst::State::Ready);
@@ -391,7 +391,7 @@ fn stop_and_pad_release_free_held_buffers() {
 }
 
 #[test]
-fn stops_during_a_stuck_push() {
+fn a_stuck_push_does_not_block_a_stop() {
     let selector = Selector::new("", 2);
     let gate = gate(&selector.rig.drain);
     let stuck = selector.inputs[0].push_aside(numbered(0));
@@ -411,7 +411,7 @@ fn stops_during_a_stuck_push() {
 
 #[test]
 fn notify_handlers_may_call_the_element() {
-    // gst-launch -v reads the property from within its notify; an application may switch there.
+    // gst-launch -v reads the property in the handler of its notification, and an application may switch in it.
     let pipe = Pipe::parse(
         "ts-input-selector name=s ! fakesink async=false sync=false audiotestsrc num-buffers=20 ! s. audiotestsrc num-buffers=20 ! s.",
     );
@@ -463,7 +463,7 @@ fn queries_are_answered_for_the_active_stream_and_latency_for_all() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let selector = Selector::new("", 1);
     let feed = &selector.inputs[0].feed;
     goes_up_and_down(&selector.rig, || {

@@ -13,7 +13,7 @@ fn context_of(all: &Value, name: &str) -> Option<Value> {
     Some(found.clone())
 }
 
-/// A branch whose third element sleeps for 60 ms with each buffer, in slices of 5 ms.
+/// Returns a branch whose third element sleeps for 60 ms with each buffer, in slices of 5 ms.
 fn slow_branch(name: &str) -> Pipe {
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=fast-{name} context={name} context-wait=5 ! identity name=quick-{name} ! identity name=sleepy-{name} sleep-time=60000 \
@@ -25,7 +25,7 @@ fn slow_branch(name: &str) -> Pipe {
     pipe
 }
 
-/// The elements that blocked the context for the length of the sleep, oldest first. Shorter delays come from the machine.
+/// Returns the elements that blocked the context for the length of the sleep, oldest first. Shorter delays come from the machine.
 fn blockers(name: &str) -> Vec<String> {
     let context = context_of(&inspect::contexts_json(), name).expect("the context runs");
     let blocked = context["threads"][0]["blocked"].as_array().unwrap().clone();
@@ -48,14 +48,15 @@ fn element_that_blocks_a_context_is_named() {
     let elements = seen["threads"][0]["elements"].as_array().unwrap();
     assert!(elements.iter().any(|e| *e == source.as_str()), "{seen}");
 
-    // With the tracer, the blocking element is known, too.
+    // With the tracer, the element that blocks is known, too.
     let kind = gst::glib::Type::from_name("ThreadbareTracer").unwrap();
     let _tracer = gst::glib::Object::with_type(kind);
     let name = context();
     let pipe = slow_branch(&name);
     let sleepy = format!("{}/sleepy-{name}", pipe.0.name());
     eventually("the element is noted", || blockers(&name).contains(&sleepy));
-    // When the second blockage is recorded, everything about the first one has been recorded. Each is there once, and no other.
+    // When the second blockage is recorded, everything about the first one has been recorded. The log has each of them once, and
+    // nothing else.
     let source = pipe.get(&format!("fast-{name}"));
     assert!(source.emit_by_name::<bool>("push-buffer", &[&numbered(1)]));
     eventually("the second is noted", || blockers(&name).len() >= 2);

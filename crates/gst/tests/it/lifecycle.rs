@@ -32,7 +32,7 @@ const UDPSRC: Table = &[
     ("multicast-iface", "NULL", true),
     ("socket", "NULL", true),
     ("used-socket", "NULL", false),
-    // Missing in the udpsrc of GStreamer 1.22.
+    // GStreamer 1.22's udpsrc does not have this property.
     ("multicast-source", "NULL", true),
 ];
 
@@ -118,7 +118,7 @@ fn tables() -> [(&'static str, Vec<Entry>); 3] {
     ]
 }
 
-/// A value the way the tables write it. Enums by their number are in [`enums_have_the_usual_nicks`].
+/// Returns a value as the tables write it. Enums are given by number; [`enums_have_the_usual_nicks`] tests their nicks.
 fn written(value: &glib::Value) -> String {
     if let Ok(text) = value.get::<Option<String>>() {
         return text.unwrap_or_else(|| "NULL".to_owned());
@@ -132,7 +132,7 @@ fn written(value: &glib::Value) -> String {
 }
 
 #[test]
-fn properties_and_defaults_are_those_of_existing_pipelines() {
+fn properties_and_defaults_stay_compatible_with_existing_pipelines() {
     for (factory, table) in tables() {
         let element = make(factory);
         for (name, default, writable) in CTX.iter().chain(&table) {
@@ -207,10 +207,10 @@ fn enums_have_the_usual_nicks() {
 fn common_behaviour_equals_the_stock_elements() {
     /// Intended differences from the stock element: (element, property).
     const OTHERWISE: &[(&str, &str)] = &[
-        // By number instead of by name, as in existing pipelines.
+        // Our default is a numeric address instead of a name, as existing pipelines expect.
         ("ts-udpsink", "clients"),
         ("ts-udpsink", "host"),
-        // As in existing pipelines.
+        // Our default is that of existing pipelines.
         ("ts-queue", "max-size-bytes"),
     ];
     for (factory, table) in tables() {
@@ -232,7 +232,7 @@ fn common_behaviour_equals_the_stock_elements() {
             if !OTHERWISE.contains(&(factory, name)) {
                 assert_eq!(
                     written(ours.default_value()),
-                    // From a new element: its class may report other defaults for inherited properties.
+                    // Reads the value from a new element, because its class may report other defaults for inherited properties.
                     written(&theirs.property_value(name)),
                     "{factory} {name}"
                 );
@@ -348,7 +348,7 @@ fn every_element_starts_and_stops_twice() {
             rig.to(state);
         }
     }
-    // The same in a pipeline with data, each time.
+    // Test the same in a pipeline that has data each time.
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-queue ! ts-queue context={} ! ts-udpsink clients={}",
@@ -381,7 +381,7 @@ fn every_element_starts_and_stops_twice() {
     pipe.assert_no_error();
 }
 
-/// A push of `line`'s elements is blocked by a blocked pad downstream.
+/// Returns a pipeline in which a pad downstream blocks a push of the elements in `line`, with the block and the pad.
 fn stuck(line: &str) -> (Pipe, gst::PadProbeId, gst::Pad) {
     let pipe = Pipe::parse(line);
     let pad = pipe.pad("last", "src");
@@ -422,7 +422,7 @@ fn stuck_lines() -> [String; 3] {
 }
 
 #[test]
-fn stops_during_a_stuck_push() {
+fn a_stuck_push_does_not_block_a_stop() {
     for line in stuck_lines() {
         let (pipe, ..) = stuck(&line);
         set_state(&pipe.0, gst::State::Null);
@@ -494,7 +494,7 @@ fn after_an_error_elements_stop_and_work_again() {
 
 #[test]
 fn property_notify_handlers_may_call_the_element() {
-    // gst-launch -v reads a property from within its notify.
+    // gst-launch -v reads a property in the handler of its notification.
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-queue name=q ! ts-udpsink name=sink async=false",
         context()
@@ -525,7 +525,7 @@ fn property_notify_handlers_may_call_the_element() {
 
 #[test]
 fn elements_may_be_started_and_stopped_from_a_context_thread() {
-    // Applications do so in pad-added. It must not panic or hang.
+    // Applications do this in `pad-added`. It must neither panic nor hang.
     for same in [true, false] {
         let name = context();
         let other = if same { name.clone() } else { context() };
@@ -571,7 +571,8 @@ fn the_context_ends_with_its_last_user() {
     assert!(!running(), "something keeps the context");
 }
 
-/// The first element that starts decides the settings of a context. An application that reads the bus learns that others differ.
+/// The first element that starts decides the settings of a context. An application that reads the bus is told if the settings of
+/// another element differ.
 #[test]
 fn an_element_with_a_conflicting_wait_posts_a_warning() {
     init();

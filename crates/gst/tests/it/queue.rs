@@ -8,7 +8,7 @@ use gst::prelude::*;
 
 const MS: gst::ClockTime = gst::ClockTime::from_mseconds(1);
 
-/// A queue whose first buffer is held downstream, so that later ones stay in it.
+/// Returns a queue whose first buffer is held downstream, so that later ones stay in it.
 fn held(properties: &str) -> (Rig, Gate) {
     let line = format!("ts-queue context={} {properties}", context());
     let rig = Rig::new(&line, gst::State::Playing);
@@ -19,7 +19,7 @@ fn held(properties: &str) -> (Rig, Gate) {
 }
 
 #[test]
-fn passes_buffers_and_events_in_order_on_its_own_thread() {
+fn the_queue_passes_buffers_and_events_in_order_on_its_own_thread() {
     let rig = Rig::new("ts-queue context=order-q", gst::State::Playing);
     let names = Arc::new(Mutex::new(Vec::new()));
     let of_probe = names.clone();
@@ -80,7 +80,7 @@ fn events_do_not_count_against_limits() {
 }
 
 #[test]
-fn each_limit_holds_an_ordinary_thread_back_and_acts_when_changed() {
+fn each_limit_blocks_an_ordinary_thread_and_a_change_applies_at_once() {
     for (limit, raised) in [
         ("max-size-buffers", "max-size-buffers"),
         ("max-size-bytes", "max-size-bytes"),
@@ -187,7 +187,7 @@ fn a_threshold_holds_buffers_until_there_are_enough() {
     rig.push(numbered(2)).unwrap();
     assert_eq!(number(&rig.buffer()), 0);
     eventually("held below the threshold", || rig.level() == 2);
-    // The end of the stream lets all out.
+    // The end of the stream releases all buffers.
     assert!(rig.feed.push_event(gst::event::Eos::new()));
     assert_eq!(number(&rig.buffer()), 1);
     assert_eq!(number(&rig.buffer()), 2);
@@ -195,7 +195,7 @@ fn a_threshold_holds_buffers_until_there_are_enough() {
 }
 
 #[test]
-fn a_threshold_that_is_lowered_lets_buffers_out() {
+fn lowering_a_threshold_releases_queued_buffers() {
     let line = format!("ts-queue context={} min-threshold-bytes=100", context());
     let rig = Rig::new(&line, gst::State::Playing);
     rig.push(numbered(7)).unwrap();
@@ -320,7 +320,8 @@ fn a_query_that_waits_is_released_by_flush_and_stop() {
 
 #[test]
 fn queries_from_a_context_thread_are_forwarded() {
-    // The query comes on the queue's own thread (an unnamed context is the branch's), and on another context's thread.
+    // Without a name, the queue uses the context of its branch, so the query comes on the queue's own thread. With a name, the
+    // query comes on the thread of another context.
     for named in [false, true] {
         let own = if named {
             format!("context={}", context())
@@ -380,7 +381,7 @@ fn flush_cancels_the_wait_for_room() {
 
 #[test]
 fn flush_during_a_push_leaves_no_error() {
-    // A thread that pushes downstream of the queue learns of the flush late: that must not stop the data after the flush.
+    // A thread that pushes downstream of the queue may notice the flush late. That must not stop the data after the flush.
     for _ in 0..100 {
         let (rig, gate) = held("");
         rig.push(numbered(1)).unwrap();
@@ -400,7 +401,7 @@ fn flush_during_a_push_leaves_no_error() {
 }
 
 #[test]
-fn eos_then_flush_then_eos_again() {
+fn after_eos_and_a_flush_another_eos_passes() {
     let line = format!("ts-queue context={}", context());
     let rig = Rig::new(&line, gst::State::Playing);
     for round in 0..2 {
@@ -457,7 +458,7 @@ fn an_error_downstream_reaches_the_pusher() {
 
 #[test]
 fn an_error_that_no_pusher_will_see_is_reported_by_the_queue() {
-    // The last buffer fails, and then only the end of the stream follows, before or after the failure.
+    // The push of the last buffer fails, and only the end of the stream follows. It comes before or after the failure.
     for eos_first in [true, false] {
         let (rig, gate) = held("");
         *rig.answer.lock().unwrap() = Err(gst::FlowError::NotNegotiated);
@@ -479,7 +480,7 @@ fn an_error_that_no_pusher_will_see_is_reported_by_the_queue() {
 }
 
 #[test]
-fn buffer_lists_pass_whole_and_count() {
+fn buffer_lists_are_not_split_and_count_against_the_limits() {
     let (rig, gate) = held("");
     let mut list = gst::BufferList::new();
     for i in 1..=5 {
@@ -539,7 +540,7 @@ fn the_upstream_maximum_of_the_latency_is_passed_on() {
     assert!(max.is_some_and(|max| max >= 100 * MS), "{max:?}");
 }
 
-/// A udpsrc whose queue is full because the queue's downstream side, on another context, is held.
+/// Returns a udpsrc whose queue is full because the queue's downstream side, on another context, is held.
 fn backed_up(queue: &str) -> (Pipe, Gate, std::sync::mpsc::Receiver<Seen>) {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 buffer-size=1000000 context={} ! ts-queue name=q context={} max-size-buffers=5 {queue} ! fakesink name=sink sync=false async=false",
@@ -562,9 +563,9 @@ fn backed_up(queue: &str) -> (Pipe, Gate, std::sync::mpsc::Receiver<Seen>) {
 }
 
 #[test]
-fn a_source_awaits_room_and_nothing_is_lost_or_reordered() {
+fn a_source_waits_for_room_without_losing_or_reordering_data() {
     let (pipe, gate, seen) = backed_up("");
-    // Only the packets that the source read at once are queued: it waits, and the kernel keeps the later ones.
+    // Only the packets that the source read at once are queued. The source waits, and the kernel keeps the later packets.
     assert!(pipe.get("q").property::<u32>("current-level-buffers") < 100);
     assert!(stat(&pipe.get("src"), "packets-received") < 150);
     gate.open();
@@ -603,7 +604,7 @@ fn a_source_that_awaits_room_stops_and_pauses_at_once() {
 }
 
 #[test]
-fn an_unnamed_queue_shares_the_branchs_thread_and_a_named_one_does_not() {
+fn a_queue_shares_its_branchs_thread_unless_it_names_a_context() {
     let src_context = context();
     let own_context = context();
     let pipe = Pipe::parse(&format!(
@@ -653,8 +654,8 @@ fn a_branch_without_a_context_runs_on_the_default_one() {
 }
 
 #[test]
-fn a_tee_keeps_the_data_of_a_branch_whose_sibling_fails() {
-    // Both branches are full and the source awaits both; then one fails.
+fn a_branch_of_a_tee_loses_no_data_if_its_sibling_fails() {
+    // Both branches are full, and the source waits for both; then one of them fails.
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! tee name=t \
          t. ! ts-queue name=good context={} max-size-buffers=1 ! fakesink name=sink sync=false async=false \

@@ -105,10 +105,10 @@ fn relinked_proxy_continues() {
     }
 }
 
-/// The flushing thread holds its pad's stream lock: it must not wait for another thread's push. That push does not return before
-/// the test opens the gate.
+/// The flushing thread holds its pad's stream lock, so it must not wait for another thread's push. That push does not return
+/// before the test opens the gate.
 #[test]
-fn the_end_of_a_flush_waits_for_no_push() {
+fn a_flush_ends_without_waiting_for_a_push() {
     for line in [
         format!("ts-queue context={}", context()),
         "ts-clocksync sync=false".to_owned(),
@@ -128,7 +128,7 @@ fn the_end_of_a_flush_waits_for_no_push() {
         rig.push(numbered(2)).unwrap();
         rig.event(gst::EventType::FlushStart);
         gate.open();
-        // The items arrive in this order, and nothing else from before the flush.
+        // The items arrive in this order, without any item from before the flush.
         let mut order = Vec::new();
         while order.last() != Some(&"2".to_owned()) {
             order.push(match rig.seen.recv_timeout(DEADLINE).unwrap() {
@@ -168,7 +168,7 @@ fn flush_stop_does_not_wait_for_a_push_after_a_proxy() {
     assert_eq!(number(&next_buffer(&seen)), 2);
 }
 
-/// A source with two branches, the first of them full, so that the source waits for it.
+/// Returns a source with two branches, the first of them full, so that the source waits for it.
 fn forked(full_branch: &str) -> (Pipe, std::sync::mpsc::Receiver<Seen>) {
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=src max-buffers=0 context={} ! tee name=t \
@@ -220,7 +220,7 @@ fn a_full_queue_that_is_removed_from_a_tee_leaves_the_other_branch_playing() {
     pipe.assert_no_error();
 }
 
-/// Downstream of the removed branch stays blocked, so neither room nor a stop ends the wait.
+/// Downstream of the removed branch stays blocked. So the wait ends neither because of room nor because of a stop.
 #[test]
 fn a_source_waits_for_no_branch_that_was_unlinked() {
     let other = context();
@@ -282,9 +282,9 @@ fn a_full_proxy_whose_source_is_removed_leaves_the_other_branch_playing() {
     pipe.assert_no_error();
 }
 
-/// `docs/elements/queues.md`: a source that is too slow loses data; the others do not.
+/// `docs/elements/queues.md`: a listener that is too slow loses data; other listeners lose none.
 #[test]
-fn stalled_listener_delays_no_one_and_counts_its_losses() {
+fn a_stalled_listener_delays_no_other_and_counts_its_losses() {
     let name = context();
     let rig = Rig::new(
         &format!("ts-intersink inter-context={name}"),
@@ -326,8 +326,8 @@ fn stalled_listener_delays_no_one_and_counts_its_losses() {
     assert!(next.flags().contains(gst::BufferFlags::DISCONT));
 }
 
-/// The error arrives between the start of the source's task and the end of its change to PLAYING, or after it. In both cases the
-/// pusher gets it.
+/// The error arrives between the start of the source's task and the end of its change to PLAYING, or after that change. In both
+/// cases, the pusher gets the error.
 #[test]
 fn a_proxys_error_during_the_change_to_playing_is_not_lost() {
     for round in 0..200 {
@@ -350,7 +350,7 @@ fn a_proxys_error_during_the_change_to_playing_is_not_lost() {
         source.set_state(gst::State::Paused).unwrap();
         rig.push(numbered(0)).unwrap();
         source.set_state(gst::State::Playing).unwrap();
-        // One buffer at a time, because the error does not occur again.
+        // Pass one buffer at a time, because the error does not occur again.
         let passed = || stat(&source, "buffers-passed");
         eventually("the push downstream", || passed() == 1);
         let feed = rig.feed.clone();
@@ -363,7 +363,7 @@ fn a_proxys_error_during_the_change_to_playing_is_not_lost() {
     }
 }
 
-/// The stock queue, on the first line, is the reference: a list after a leak is marked like a buffer.
+/// The stock queue, on the first line, is the reference: a list after a leak is marked in the same way as a buffer.
 #[test]
 fn a_list_after_a_leak_is_discontinuous() {
     for leaky in ["upstream", "downstream"] {
@@ -401,7 +401,7 @@ fn a_list_after_a_leak_is_discontinuous() {
     }
 }
 
-/// Number and discontinuity of each buffer in the output lists.
+/// Returns the number and discontinuity of each buffer in the output lists.
 fn discont_flags(rig: &Rig) -> std::sync::mpsc::Receiver<(u32, bool)> {
     let (send, flags) = std::sync::mpsc::channel();
     let src = rig.element.static_pad("src").unwrap();

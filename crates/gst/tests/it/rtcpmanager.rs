@@ -61,7 +61,7 @@ fn request(manager: &gst::Element, name: &str) -> gst::Pad {
     pad.unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// A pad that pushes into `sink`, in a stream of these caps.
+/// Returns a pad that pushes into `sink`, in a stream of these caps.
 fn feed(sink: &gst::Pad, caps: &str) -> gst::Pad {
     let feed = gst::Pad::builder(gst::PadDirection::Src).build();
     feed.set_active(true).unwrap();
@@ -185,7 +185,7 @@ fn two_managers_exchange_sent_and_lost_counts() {
         .map(|_| sequence(&next_buffer(&heard)))
         .collect();
     assert_eq!(heard_all, expected);
-    // Reports leave out a source that stops sending (RFC 3550, section 6.4).
+    // Reports omit a source that has stopped sending (RFC 3550, section 6.4).
     let mut next = 50;
     let mut go_on = || {
         feed.push(rtp(7, next)).unwrap();
@@ -305,7 +305,7 @@ fn a_hundred_sessions_report_from_one_thread() {
 }
 
 #[test]
-fn pads_are_named_for_their_session_and_go_with_it() {
+fn pads_have_the_number_of_their_session_and_are_removed_with_it() {
     let manager = manager("");
     assert_eq!(
         request(&manager, "recv_rtp_sink_%u").name(),
@@ -453,7 +453,7 @@ fn reports_continue_after_a_rejected_one() {
     let manager = manager(&format!("context={}", context()));
     let rtcp = request(&manager, "send_rtcp_src_0");
     let (drain, seen) = drain(&rtcp);
-    // These are the answers of elements that start later than this one, and of others.
+    // Pads of elements that start later than this one give these answers, and so do others.
     let answers = Mutex::new(vec![Eos, Error, NotLinked, Flushing]);
     let refused = Arc::new(AtomicU32::new(0));
     let of_probe = refused.clone();
@@ -472,7 +472,7 @@ fn reports_continue_after_a_rejected_one() {
 }
 
 #[test]
-fn restarts_and_stops_while_a_report_is_stuck() {
+fn the_manager_restarts_and_stops_while_a_report_is_stuck() {
     use gst::State::{Null, Paused, Playing, Ready};
     let element = manager("");
     for state in [

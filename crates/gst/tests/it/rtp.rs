@@ -10,7 +10,7 @@ use gst::prelude::*;
 /// Bytes of a packet with 20 ms of G.711.
 const PACKET: u32 = 160;
 
-/// A packet of a sender's `number`-th 20 ms.
+/// Returns a packet of a sender's `number`-th 20 ms.
 fn rtp(ssrc: u32, payload_type: u8, number: u32) -> Vec<u8> {
     let mut packet = vec![0x80, payload_type];
     packet.extend((number as u16).to_be_bytes());
@@ -28,7 +28,7 @@ fn ssrc(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[8..12].try_into().unwrap())
 }
 
-/// A source on loopback and any free ports, its output, and its address.
+/// Returns a source on loopback and any free ports, its output, and its address.
 fn playing(properties: &str) -> (Pipe, Receiver<Seen>, SocketAddr) {
     playing_on(&context(), properties)
 }
@@ -67,7 +67,7 @@ fn next_lost(seen: &Receiver<Seen>) -> gst::Structure {
 }
 
 #[test]
-fn packets_come_out_in_order_once_with_caps_and_times() {
+fn packets_are_pushed_once_in_order_with_caps_and_times() {
     let (pipe, seen, target) = playing("clock-skew=none");
     let sender = socket();
     for number in [0, 2, 1, 3, 3, 5, 4, 6] {
@@ -86,7 +86,7 @@ fn packets_come_out_in_order_once_with_caps_and_times() {
     for number in 1..=6 {
         let buffer = next_buffer(&seen);
         assert_eq!(bytes(&buffer), rtp(7, 0, number));
-        // Timestamps have the intervals at which packets were sent, independent of their arrival.
+        // The intervals of the timestamps are those at which the packets were sent, whenever they arrived.
         assert_eq!(buffer.pts().unwrap() - last, 20 * gst::ClockTime::MSECOND);
         last = buffer.pts().unwrap();
     }
@@ -132,8 +132,8 @@ fn loss_is_one_event_and_a_gap_after_a_stock_depayloader() {
     assert_eq!(counted(&pipe.get("src"), "num-lost"), 2);
 }
 
-/// A source without latency, its output, and its address. Its thread is blocked while the first packet is pushed: the socket
-/// collects everything sent until the gate opens.
+/// Returns a source without latency, its output, and its address. Its thread is blocked while it pushes the first packet, and the
+/// socket collects everything that is sent until the gate opens.
 fn held_at_the_first(context: &str) -> (Pipe, Receiver<Seen>, Gate, Peer) {
     let (pipe, seen, target) = playing_on(context, "latency=0");
     let gate = gate(&pipe.pad("sink", "sink"));
@@ -141,7 +141,7 @@ fn held_at_the_first(context: &str) -> (Pipe, Receiver<Seen>, Gate, Peer) {
         socket: socket(),
         target,
     };
-    // The packet before the first one, which the first one confirms.
+    // The first packet needs one before it, because two consecutive packets confirm a source.
     for number in [u32::MAX, 0] {
         peer.send(&rtp(7, 0, number));
     }
@@ -162,8 +162,8 @@ impl Peer {
 }
 
 #[test]
-fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
-    // The thread is blocked while packets arrive out of order, for longer than their deadline.
+fn a_packet_that_still_waits_in_the_socket_does_not_count_as_lost() {
+    // The thread is blocked for longer than the deadline of packets that arrive out of order.
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
     for number in [2, 1, 3] {
         peer.send(&rtp(7, 0, number));
@@ -176,8 +176,8 @@ fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
 }
 
 #[test]
-fn more_than_the_buffer_holds_may_wait_in_the_socket() {
-    // The thread is blocked for two seconds' worth of packets, the first of which is missing.
+fn the_socket_may_hold_more_packets_than_the_jitter_buffer() {
+    // The thread is blocked for as long as two seconds of packets take. The first of these packets is missing.
     const PACKETS: u32 = 200;
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
     for number in 2..PACKETS {
@@ -190,9 +190,10 @@ fn more_than_the_buffer_holds_may_wait_in_the_socket() {
     assert_eq!(counted(&pipe.get("src"), "num-lost"), 1);
 }
 
-/// An invalid packet in the socket that happens to fit leaves few places in the jitter buffer, even if the buffer holds little.
+/// An invalid packet whose number happens to fit is in the socket. It leaves few places in the jitter buffer, even if the buffer
+/// holds little.
 #[test]
-fn a_gap_as_long_as_the_buffer_is_not_looked_for_in_the_socket() {
+fn a_gap_as_long_as_the_jitter_buffer_counts_as_lost_at_once() {
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
     let numbers = || [1, 3].into_iter().chain(63..100);
     for number in numbers() {
@@ -236,7 +237,7 @@ fn a_flood_with_gaps_does_not_starve_other_sources() {
     sender.send_to(&rtp(8, 0, 2), other_target).unwrap();
     gate.open();
     next_buffer(&seen);
-    // This is the thread of both sources, at the first packet of the other.
+    // This count was taken on the thread of both sources, at the other source's first packet.
     let read = read_before.recv_timeout(DEADLINE).unwrap();
     assert!(read < u64::from(PACKETS) / 2, "{read}");
     eventually("the rest comes", || {
@@ -265,7 +266,7 @@ fn a_dynamic_payload_type_without_caps_is_reported() {
     assert_eq!(counted(&pipe.get("src"), "unknown-payload-type"), 1);
 }
 
-/// Such packets keep their place in the order, so no loss is detected there.
+/// Packets of other types keep their place in the order, so no loss is detected there.
 #[test]
 fn other_payload_types_are_dropped_counted_and_reported_once() {
     let (pipe, seen, target) = playing("payload-types=0,8 latency=0 clock-skew=none");
@@ -322,7 +323,7 @@ fn a_sender_that_changes_its_codec_gets_new_caps() {
         sender.send_to(&rtp(7, 0, number), target).unwrap();
     }
     next_buffer(&seen);
-    // Telephone events in between change nothing.
+    // Telephone events between the packets change nothing.
     sender.send_to(&rtp(7, 101, 2), target).unwrap();
     for number in 3..5 {
         sender.send_to(&rtp(7, 8, number), target).unwrap();
@@ -344,7 +345,7 @@ fn a_sender_that_changes_its_codec_gets_new_caps() {
 }
 
 #[test]
-fn garbage_is_counted_and_stops_nothing() {
+fn garbage_is_counted_and_stops_no_stream() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     for garbage in [&[][..], &[0x80], &[0; 40], &[0x9f; 12], &[0xb0; 14]] {
@@ -376,7 +377,7 @@ fn stranger_is_refused_and_a_moved_peer_accepted() {
     assert_eq!((ssrc(&bytes(&buffer)), seq(&bytes(&buffer))), (7, 3));
     let source = pipe.get("src");
     assert!(rtcp_counted(&source, "strangers") >= 9);
-    // The old address has fallen silent: after a while the new one is the peer's.
+    // The old address has fallen silent. After a while, the peer is the sender at the new address.
     let moved = socket();
     let mut number = 4;
     eventually("the peer is heard at its new address", || {
@@ -395,7 +396,7 @@ fn without_latching_any_sender_is_accepted() {
         one.send_to(&rtp(7, 0, number), target).unwrap();
     }
     (0..3).for_each(|_| drop(next_buffer(&seen)));
-    // One SSRC is accepted from any address at once; another one when the first has missed its turn.
+    // One SSRC is accepted from any address at once. Another SSRC is accepted when the first one is overdue.
     other.send_to(&rtp(7, 0, 3), target).unwrap();
     assert_eq!(seq(&bytes(&next_buffer(&seen))), 3);
     let mut number = 0;
@@ -407,7 +408,7 @@ fn without_latching_any_sender_is_accepted() {
     });
 }
 
-/// A source and a sink of one session, and a converter between them.
+/// Returns a source and a sink of one session, and a converter between them.
 fn answering(properties: &str) -> (Pipe, SocketAddr) {
     let (context, session) = (context(), context());
     let pipe = Pipe::parse(&format!(
@@ -420,7 +421,7 @@ fn answering(properties: &str) -> (Pipe, SocketAddr) {
 }
 
 #[test]
-fn a_sink_without_a_host_answers_the_peer_from_the_port_that_it_sends_to() {
+fn a_sink_without_a_host_sends_to_the_peer_from_the_receiving_port() {
     let (pipe, target) = answering("");
     let peer = socket();
     let mut room = [0; 1500];
@@ -551,8 +552,8 @@ fn a_collision_changes_the_ssrc_that_is_sent() {
     let ours = ours.unwrap();
     let mut changed = None;
     eventually("it has taken another SSRC", || {
-        // As with every change of source, several packets without others in between are needed. A single forged packet changes
-        // nothing.
+        // As with every change of source, several packets in a row are needed, without other packets in between. A single forged
+        // packet changes nothing.
         for _ in 0..4 {
             answer(ours);
         }
@@ -562,7 +563,7 @@ fn a_collision_changes_the_ssrc_that_is_sent() {
 }
 
 #[test]
-fn a_sink_alone_sends_to_its_host_and_needs_one() {
+fn a_sink_without_a_source_sends_to_its_host_and_requires_one() {
     let receiver = socket();
     let port = receiver.local_addr().unwrap().port();
     let line = |host: &str| {
@@ -627,7 +628,7 @@ fn a_shared_port_gives_each_source_its_own_packets() {
     let mut pipes = vec![first];
     let (name, before) = (context(), descriptors());
     for i in 1..SOURCES {
-        // The same on threads other than the one that reads the port.
+        // Test the same sources on threads other than the one that reads the port.
         let pipe = Pipe::parse(&format!(
             "ts-rtpsrc name=src address=127.0.0.1 port={} ssrc={} context={name}{} latency=0 ! fakesink name=sink sync=false async=false",
             target.port(),
@@ -728,7 +729,7 @@ fn every_element_starts_and_stops_twice() {
             });
         }
     }
-    // The same with data, each time: a session starts and stops as a whole.
+    // Test the same with data. Each time, the session is started and stopped as a whole.
     let (pipe, _) = answering("");
     for _ in 0..2 {
         pipe.to(Null);
@@ -820,7 +821,7 @@ fn latency_is_jitter_buffer_plus_slice_and_changes_live() {
     pipe.expect(gst::MessageType::Latency);
 }
 
-/// The output of `elements` for packets, each with its time.
+/// Returns the output of `elements` for packets, each with its time.
 fn converted(elements: &str, caps: &str, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     init();
     let mut harness = gst_check::Harness::new_parse(elements);
@@ -842,7 +843,7 @@ fn converted(elements: &str, caps: &str, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 const PCMU: &str = "application/x-rtp,media=audio,clock-rate=8000,encoding-name=PCMU,payload=0";
 
 #[test]
-fn the_converter_gives_the_bytes_of_the_stock_chain() {
+fn ts_rtpg711_outputs_the_same_bytes_as_the_stock_elements() {
     let packets: Vec<_> = (0..10).map(|number| rtp(7, 0, number)).collect();
     let ours = converted("ts-rtpg711 encoding-name=PCMA", PCMU, &packets);
     let stock = converted(
@@ -853,7 +854,7 @@ fn the_converter_gives_the_bytes_of_the_stock_chain() {
     assert_eq!(ours.len(), 10);
     for (ours, stock) in ours.iter().zip(&stock) {
         assert_eq!(ours[12..], stock[12..]);
-        // These are version and payload type; the marker shows the start of speech in both.
+        // Compare version, payload type and marker. The marker shows the start of speech in both.
         assert_eq!(ours[..2], stock[..2]);
     }
     for pair in ours.windows(2) {
@@ -939,7 +940,7 @@ fn a_lost_packet_is_concealed_and_counted() {
     assert_eq!(counted(&element, "concealed-ms"), 20);
 }
 
-/// The SSRCs of an RTCP compound's reports, and whether it has a BYE. Read by rtcp-types.
+/// Returns the SSRCs of an RTCP compound's reports, and whether it has a BYE. Read by rtcp-types.
 fn reports(compound: &[u8]) -> (Vec<u32>, bool) {
     let (mut ssrcs, mut is_bye) = (Vec::new(), false);
     for packet in rtcp_types::Compound::parse(compound).unwrap() {
@@ -953,8 +954,8 @@ fn reports(compound: &[u8]) -> (Vec<u32>, bool) {
     (ssrcs, is_bye)
 }
 
-/// A session that has received packets but sent none, so that it has something to report on. Also returns the sockets for its RTP
-/// and RTCP.
+/// Returns a session that has received packets but sent none, so that it has packets to report on. Also returns the sockets for
+/// its RTP and RTCP.
 fn heard_before_it_sends() -> (Pipe, UdpSocket, UdpSocket) {
     let (rtp_to, rtcp_to) = pair();
     let (context, session) = (context(), context());
@@ -974,8 +975,8 @@ fn heard_before_it_sends() -> (Pipe, UdpSocket, UdpSocket) {
     (pipe, rtp_to, rtcp_to)
 }
 
-/// A listener may take the BYE of one SSRC for the end of the call, as ffmpeg does. So one SSRC is used from the first packet on,
-/// whether a report or RTP, and its BYE comes at the end.
+/// A listener may take the BYE of one SSRC for the end of the call, as ffmpeg does. So the session uses one SSRC for its first
+/// packet, whether that is a report or RTP, and for all later ones. The BYE comes at the end.
 #[test]
 fn a_session_has_one_ssrc_from_its_first_report_on() {
     let (pipe, rtp_to, rtcp_to) = heard_before_it_sends();
@@ -989,7 +990,7 @@ fn a_session_has_one_ssrc_from_its_first_report_on() {
     assert_eq!(ssrc(&received(&rtp_to)), first[0]);
     push(1);
     assert_eq!(ssrc(&received(&rtp_to)), first[0]);
-    // This is the report after the RTP, before the end.
+    // This is the report after the RTP packet and before the end.
     assert_eq!(reports(&received(&rtcp_to)), (first.clone(), false));
     pipe.to(gst::State::Null);
     assert_eq!(reports(&received(&rtcp_to)), (first, true));
@@ -997,7 +998,7 @@ fn a_session_has_one_ssrc_from_its_first_report_on() {
 
 /// Without a ts-rtpsrc, nothing is reported before the first packet; then the packets' SSRC is used.
 #[test]
-fn a_sink_alone_reports_with_the_ssrc_of_its_packets() {
+fn a_sink_without_a_source_reports_with_the_ssrc_of_its_packets() {
     let (rtp_to, rtcp_to) = pair();
     let pipe = Pipe::parse(&format!(
         "appsrc name=app is-live=true format=time caps=application/x-rtp ! \
@@ -1006,7 +1007,7 @@ fn a_sink_alone_reports_with_the_ssrc_of_its_packets() {
         rtp_to.local_addr().unwrap().port(),
     ));
     pipe.play();
-    // The longest first interval without a packet (RFC 3550, section 6.3.1: 2.5 s, times 1.5, over 1.21828).
+    // This is longer than the longest first interval without a packet (RFC 3550, section 6.3.1: 2.5 s, times 1.5, over 1.21828).
     rtcp_to
         .set_read_timeout(Some(Duration::from_millis(3100)))
         .unwrap();
@@ -1087,9 +1088,9 @@ fn send_failure_is_reported() {
     assert!(another.is_none(), "{another:?}");
 }
 
-/// A peer's video at the port of its audio: it does not become the stream.
+/// A peer sends video to the port of its audio. The video does not become the stream.
 #[test]
-fn another_source_of_another_type_does_not_take_over() {
+fn a_source_with_another_payload_type_does_not_take_over() {
     let (_pipe, seen, target) = playing("payload-types=0 latency=0 clock-skew=none");
     let sender = socket();
     for number in 0..20 {
@@ -1105,7 +1106,7 @@ fn another_source_of_another_type_does_not_take_over() {
     }
 }
 
-/// A sender restarts with a packet of another type: the restart is reported with the next packet.
+/// A sender restarts with a packet of another type. The restart is reported with the next packet that has the right type.
 #[test]
 fn restart_is_reported_although_its_first_packet_is_dropped() {
     let (_pipe, seen, target) = playing("payload-types=0 latency=0 clock-skew=none");
@@ -1138,9 +1139,9 @@ fn restart_is_reported_although_its_first_packet_is_dropped() {
     );
 }
 
-/// A source that sends two streams keeps them apart, whichever of them the reports use.
+/// A source gets two streams and keeps them apart, whichever of them the reports use.
 #[test]
-fn of_two_streams_only_the_first_takes_the_ssrc_of_the_reports() {
+fn only_the_first_of_two_streams_uses_the_ssrc_of_the_reports() {
     let (pipe, rtp_to, rtcp_to) = heard_before_it_sends();
     let (reported, _) = reports(&received(&rtcp_to));
     let app = pipe.get("app");
@@ -1183,7 +1184,7 @@ fn a_session_that_was_stopped_reports_again() {
 
 /// The peer's reports arrive at the port that RTP leaves from (RFC 5761), although no source reads it.
 #[test]
-fn a_sink_alone_with_rtcp_mux_hears_its_peer() {
+fn a_sink_without_a_source_receives_rtcp_with_rtcp_mux() {
     let peer = socket();
     let pipe = Pipe::parse(&format!(
         "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000 ! mulawenc ! rtppcmupay ssrc=77 \
@@ -1217,7 +1218,7 @@ fn a_sink_alone_with_rtcp_mux_hears_its_peer() {
 
 /// One forged RTCP packet before the peer's first packet neither sends media to a stranger nor keeps the peer out.
 #[test]
-fn forged_rtcp_draws_no_media() {
+fn forged_rtcp_does_not_redirect_media() {
     let (_pipe, target) = answering("rtcp-mux=true");
     let (stranger, peer) = (socket(), socket());
     // The shortest packet: an empty receiver report (RFC 3550, section 6.4.2).
@@ -1234,7 +1235,7 @@ fn forged_rtcp_draws_no_media() {
     assert!(stranger.recv(&mut room).is_err());
 }
 
-/// Audio from one party goes to another; both get reports on their packets.
+/// Audio from one party goes to another. Both parties get reports about their packets.
 #[test]
 fn sender_gets_reports_although_its_audio_goes_elsewhere() {
     let (listener, listener_rtcp) = pair_on("127.0.0.2");
@@ -1259,8 +1260,8 @@ fn sender_gets_reports_although_its_audio_goes_elsewhere() {
 
 /// RFC 3550, section 6.4.1: the timestamp of a report is that of its send time, at the clock rate of the caps.
 #[test]
-fn a_reports_timestamp_counts_at_the_rate_of_the_caps() {
-    // On its own context, the sink joins before it has caps; on its branch's context, after.
+fn the_timestamp_in_a_report_uses_the_clock_rate_of_the_caps() {
+    // On its own context, the sink joins the session before it has caps. On its branch's context, it joins after that.
     within("both", || {
         std::thread::scope(|both| {
             for placed in [format!("context={}", context()), String::new()] {
@@ -1287,7 +1288,7 @@ fn timestamp_counts_at_the_rate_of_the_caps(placed: &str) {
     let sent = std::time::Instant::now();
     let word = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
     let report = next_rtcp(&rtcp_to);
-    // The packet's timestamp was 0, and its time is known to a slice and the noise of the machine.
+    // The packet's timestamp was 0. Its time is known except for a slice and the delays of the machine.
     let counted_s = f64::from(word(&report, 16)) / f64::from(RATE_HZ);
     let passed_s = sent.elapsed().as_secs_f64();
     assert!(

@@ -74,7 +74,7 @@ impl Call {
         u16::from_be_bytes([bytes[2], bytes[3]])
     }
 
-    /// The request of a decoder that cannot continue.
+    /// Sends the request of a decoder that cannot continue.
     fn force_key_unit(&self, all_headers: bool) -> bool {
         let structure =
             gst::Structure::builder("GstForceKeyUnit").field("all-headers", all_headers);
@@ -82,7 +82,7 @@ impl Call {
         self.pipe.pad("sink", "sink").push_event(event)
     }
 
-    /// The next packet of the peer's RTCP with feedback in it, of this type.
+    /// Returns the next packet of the peer's RTCP with feedback in it, of this type.
     fn feedback(&self, packet_type: u8) -> Vec<u8> {
         loop {
             let packet = received(&self.peer.1);
@@ -96,7 +96,7 @@ impl Call {
 const RTPFB: u8 = 205;
 const PSFB: u8 = 206;
 
-/// The packets of a compound, by their lengths.
+/// Splits a compound into its packets, by their lengths.
 fn parts(compound: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = compound;
     std::iter::from_fn(move || {
@@ -205,16 +205,16 @@ fn a_decoder_that_asks_for_each_frame_does_not_flood_the_network() {
     }
     call.feedback(PSFB);
     let source = call.pipe.get("src");
-    // One early packet between two regular ones (RFC 4585, section 3.5.2).
+    // There is at most one early packet between two regular ones (RFC 4585, section 3.5.2).
     assert!(rtcp_counted(&source, "sent-pli-count") < asked / 4);
 }
 
 #[test]
-fn without_the_profile_nothing_is_requested() {
+fn without_the_avpf_profile_no_packet_is_requested_again() {
     let call = Call::new("", "", &[0, 1, 2]);
     call.next();
     assert!(!call.force_key_unit(true));
-    // Only reports are sent.
+    // Only reports are sent, without feedback.
     let packet = received(&call.peer.1);
     assert!(parts(&packet).all(|part| !matches!(part[1], RTPFB | PSFB)));
     let source = call.pipe.get("src");
@@ -249,7 +249,7 @@ fn lost_packets_are_requested_and_fill_their_gap() {
     call.send(6);
     let source = call.pipe.get("src");
     eventually("all are there", || stat_held(&source) == 9);
-    // Held packets are due at once; the next packet releases them.
+    // With a latency of 0, held packets are due at once. The next packet releases them.
     source.set_property("latency", 0_u32);
     call.send(9);
     for number in 0..=9 {
@@ -263,7 +263,10 @@ fn lost_packets_are_requested_and_fill_their_gap() {
 fn retransmission_without_the_profile_causes_a_warning() {
     let call = Call::new("do-retransmission=true", "", &[0, 1]);
     let warning = text(&call.pipe.expect(gst::MessageType::Warning));
-    assert!(warning.contains("needs rtp-profile=avpf"), "{warning}");
+    assert!(
+        warning.contains("has no effect without rtp-profile=avpf"),
+        "{warning}"
+    );
 }
 
 #[test]
@@ -296,7 +299,7 @@ fn either_element_of_a_session_may_set_the_profile() {
     });
 }
 
-/// The custom events that go upstream through a pad: name and SSRC, and the number if it is about a packet.
+/// Returns the custom events that go upstream through a pad: name and SSRC, and the number if it is about a packet.
 fn watch_upstream(pad: &gst::Pad) -> Receiver<(String, u32, Option<u32>)> {
     let (send, seen) = channel();
     pad.add_probe(gst::PadProbeType::EVENT_UPSTREAM, move |_, info| {
@@ -339,7 +342,7 @@ fn feedback_of_a_peer_goes_upstream_and_is_counted() {
     let fir = [&ours[..], &[9, 0, 0, 0]].concat();
     ask([0x84, PSFB, 0, 4], [0; 4], &fir);
     assert_eq!(next(), key_unit);
-    // The same requests again, about foreign packets and about ours.
+    // Send the same requests again: one about packets that are not ours, the others about ours.
     ask([0x84, PSFB, 0, 4], [0; 4], &fir);
     ask([0x81, RTPFB, 0, 3], [1; 4], &[0, 5, 0, 0]);
     ask([0x81, RTPFB, 0, 3], ours, &[0xff, 0xff, 0, 0b10]);
@@ -355,7 +358,7 @@ fn feedback_of_a_peer_goes_upstream_and_is_counted() {
 
 /// Both directions lose every tenth packet.
 #[test]
-fn feedback_works_both_ways_with_a_stock_rtpbin() {
+fn feedback_works_in_both_directions_with_a_stock_rtpbin() {
     let ours = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 context={name} context-wait=20 session={name} latency=500 \
          rtp-profile=avpf do-retransmission=true \
@@ -412,7 +415,7 @@ fn feedback_works_both_ways_with_a_stock_rtpbin() {
     eventually("sound comes through", || {
         buffers.load(Ordering::Relaxed) > 10
     });
-    // Feedback is not sent at all times, so a request at a bad moment is not sent. Repeat it.
+    // Feedback may not be sent at all times, so a request at a bad moment is dropped. Repeat it.
     let key_unit = || gst::event::CustomUpstream::new(gst::Structure::new_empty("GstForceKeyUnit"));
     let all_of = |seen: &Receiver<(String, u32, Option<u32>)>| {
         seen.try_iter().map(|(name, ..)| name).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! RTP sessions with independent peers, compared with a ledger of the packets' fate.
+//! RTP sessions with independent peers, compared with a record of what happened to each packet.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -79,7 +79,7 @@ fn reports_agree_with_the_ledger_and_with_the_jitter_of_the_packets_times() {
         let arrival = start.elapsed().as_secs_f64() * CLOCK_RATE;
         peer.send_to(&rtp(number), target).unwrap();
         let transit = arrival - f64::from(number * PACKET);
-        // The sequence starts with the packet that proves the source.
+        // The sequence starts with the packet that proves the source, so its predecessor counts.
         if let Some(last) = last_transit.replace(transit) {
             let d: f64 = transit - last;
             jitter += (d.abs() - jitter) / 16.0;
@@ -95,7 +95,7 @@ fn reports_agree_with_the_ledger_and_with_the_jitter_of_the_packets_times() {
         }
     };
     assert_eq!(last.lost, dropped);
-    // In units of 125 µs: the difference between our clock and the kernel's stamp is a fraction of one.
+    // The unit is 125 µs. The difference between our clock and the kernel's timestamp is less than one unit.
     let off = (f64::from(last.jitter) - jitter).abs();
     assert!(
         off <= 4.0,
@@ -155,7 +155,7 @@ fn stock_rtpbin_interoperates_over_a_lossy_network() {
             });
         }
     });
-    // The network's drops, in the order in which packets enter it, which it keeps.
+    // The network drops these packets. The order is the one in which packets enter the network, which keeps it.
     let count = |element: &str| {
         let seqs = Arc::new(Mutex::new(Vec::new()));
         let inner = seqs.clone();
@@ -175,7 +175,7 @@ fn stock_rtpbin_interoperates_over_a_lossy_network() {
     };
     let (before, after) = (count("before"), count("after"));
     stock.play();
-    // The stock session's view: the contents of our report blocks.
+    // This is the stock session's view: the contents of our report blocks.
     let session = stock
         .get("bin")
         .emit_by_name::<gst::glib::Object>("get-internal-session", &[&0_u32]);
@@ -227,7 +227,8 @@ fn stock_rtpbin_interoperates_over_a_lossy_network() {
     eventually("we have a report of the stock session", || {
         stats().contains("rb-packets-lost")
     });
-    // The stock session counts the packet before the one that proves a source, but does not expect it: minus one.
+    // The stock session counts the packet before the one that proves a source as received, but not as expected. So its loss is
+    // -1.
     let none_lost = ["rb-packets-lost=(gint64)0", "rb-packets-lost=(gint64)-1"];
     assert!(
         none_lost.iter().any(|text| stats().contains(text)),

@@ -1,5 +1,5 @@
-//! The interface of the RTP elements that people's pipelines use: each property's name, type, default and range, and whether it
-//! can be set. A change here changes existing pipelines.
+//! The interface of the RTP elements that existing pipelines use: each property's name, type, default and range, and whether it
+//! can be set. A change here breaks existing pipelines.
 
 use crate::common::*;
 use gst::glib;
@@ -8,7 +8,7 @@ use gst::prelude::*;
 /// Properties in the form that [`described`] writes.
 type Table = &'static [&'static str];
 
-/// A property's specification: `name type = default, lowest..=highest`.
+/// Returns a property's specification: `name type = default, lowest..=highest`.
 fn described(element: &gst::Element, spec: &glib::ParamSpec) -> String {
     let value = element.property_value(spec.name());
     let default = match value.get::<Option<String>>() {
@@ -43,7 +43,7 @@ fn range(spec: &glib::ParamSpec) -> Option<String> {
 }
 
 #[test]
-fn properties_defaults_and_ranges_are_those_of_existing_pipelines() {
+fn properties_defaults_and_ranges_stay_compatible_with_existing_pipelines() {
     for (factory, table, has_context) in TABLES {
         let element = make(factory);
         let own = element.list_properties();

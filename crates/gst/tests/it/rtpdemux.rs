@@ -132,7 +132,7 @@ impl Outlet {
         }
     }
 
-    /// The numbers of the next packets.
+    /// Returns the numbers of the next packets.
     fn numbers(&self, count: u32) -> Vec<u32> {
         (0..count)
             .map(|_| counted(&next_buffer(&self.seen)))
@@ -212,7 +212,7 @@ fn without_contexts_the_upstream_thread_pushes() {
     }
 }
 
-/// A sender of packets with ever-changing SSRCs must not affect the true streams.
+/// A sender of packets with ever-changing SSRCs must not affect the other streams.
 #[test]
 fn a_flood_of_strangers_makes_no_pads() {
     let own = context();
@@ -308,7 +308,7 @@ fn silent_stream_ends_and_its_pad_is_removed() {
 }
 
 #[test]
-fn a_failing_branch_does_not_affect_others() {
+fn a_failing_branch_does_not_affect_other_branches() {
     let own = context();
     for contexts in [String::new(), format!("contexts={own}")] {
         let bench = Bench::new(&contexts);
@@ -348,7 +348,7 @@ fn streams_are_separated_by_ssrc() {
         bench.push(from(5000, number));
         bench.push(from(6000, 10 + number));
     }
-    // The receiver did not attach the sender's address.
+    // The receiver of these packets did not attach the sender's address.
     bench.push(rtp(7, 0, 0));
     assert_eq!(bench.outlet("src_0").numbers(3), [0, 1, 2]);
     assert_eq!(bench.outlet("src_1").numbers(3), [10, 11, 12]);
@@ -505,7 +505,7 @@ fn the_latency_grows_by_the_wait_of_the_contexts() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let own = context();
     for contexts in [String::new(), format!("contexts={own} idle-timeout=1000")] {
@@ -533,13 +533,13 @@ fn works_after_each_restart() {
 }
 
 #[test]
-fn stops_while_a_branch_is_stuck_and_its_pusher_waits() {
+fn the_element_stops_while_a_branch_is_stuck_and_its_pusher_waits() {
     let bench = Bench::new(&format!("probation=1 contexts={}", context()));
     bench.push(rtp(7, 0, 0));
     let gate = gate(&bench.rig.element.static_pad("src_7").unwrap());
     bench.push(rtp(7, 0, 1));
     gate.wait_held();
-    // The push waits until the element is stopped: an ordinary thread waits for room without limit.
+    // An ordinary thread waits for room without limit, so this push waits until the element is stopped.
     let feed = bench.rig.feed.clone();
     let pusher = until_it_waits(move || {
         let mut numbers = (0..1000).cycle();

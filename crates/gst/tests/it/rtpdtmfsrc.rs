@@ -8,7 +8,7 @@ use gst_check::TestClock;
 
 const MS: gst::ClockTime = gst::ClockTime::MSECOND;
 
-/// The event that applications send.
+/// Returns the event that applications send.
 fn press(number: i32) -> gst::Event {
     let structure = gst::Structure::builder("dtmf-event")
         .field("type", 1i32)
@@ -117,7 +117,7 @@ fn a_digit_becomes_the_packets_of_one_event_at_their_times() {
     assert!(rig.drain.push_event(release()));
     let buffers = event(&rig, &clock);
     let packets: Vec<Packet> = buffers.iter().map(|buffer| packet_in(buffer)).collect();
-    // These are the first packet three times, six between, and the first of the last three.
+    // These are the first packet three times, six packets in between, and the first of the last three.
     assert_eq!(packets.len(), 10);
     for (i, packet) in packets.iter().enumerate() {
         let step = i.saturating_sub(2) as u64;
@@ -315,7 +315,7 @@ fn tshark_dissects_the_events() {
 }
 
 #[test]
-fn latency_is_a_slice() {
+fn the_latency_is_one_slice() {
     let (rig, _clock) = on_clock("context-wait=20");
     let mut query = gst::query::Latency::new();
     assert!(rig.drain.peer_query(&mut query));
@@ -330,7 +330,7 @@ fn latency_is_a_slice() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream(
         &format!("ts-rtpdtmfsrc context={}", context()),
         gst::State::Null,

@@ -21,7 +21,7 @@ fn packet(number: u32) -> Vec<u8> {
     packet
 }
 
-/// A DTMF event, which must not be measured as sound.
+/// Returns a DTMF event, which must not be measured as sound.
 fn telephone_event(number: u32) -> Vec<u8> {
     let mut packet = packet(number);
     packet[1] = 101;
@@ -52,7 +52,7 @@ fn measured(line: &str, meter: &str) -> gst::Structure {
     part(&harness, meter).property("stats")
 }
 
-/// The element of this name, in a line of one or of several.
+/// Returns the element of this name, in a line of one or of several.
 fn part(harness: &gst_check::Harness, name: &str) -> gst::Element {
     let whole = harness.element().unwrap();
     let found = whole
@@ -70,11 +70,11 @@ const READINGS: [&str; 5] = [
 ];
 
 #[test]
-fn one_hop_measures_like_the_stock_chain() {
+fn the_meter_measures_like_a_meter_after_stock_elements() {
     for (ours, theirs) in [
         ("encoding-name=PCMA", "alawenc ! alawdec"),
         ("encoding-name=PCMU", "identity"),
-        // Through the store: packets that grow, and packets of another length.
+        // The element stores samples for packets that grow, and for packets of another length.
         ("encoding-name=L16", "identity"),
         ("encoding-name=PCMA ptime=30", "alawenc ! alawdec"),
     ] {
@@ -99,7 +99,7 @@ fn one_hop_measures_like_the_stock_chain() {
 }
 
 #[test]
-fn it_is_off_by_default_and_can_be_switched_off() {
+fn the_meter_is_off_by_default_and_can_be_switched_on_and_off() {
     let line = "ts-rtpg711 name=g711 encoding-name=PCMA";
     assert!(!measured(line, "g711").has_field("global-loudness"));
     let mut harness = gst_check::Harness::new_parse(&format!("{line} meter=true"));

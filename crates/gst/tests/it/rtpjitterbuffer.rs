@@ -1,4 +1,4 @@
-//! `ts-rtpjitterbuffer`: equal to the stock element within its promises, plus additional ones.
+//! `ts-rtpjitterbuffer` behaves like the stock element as far as it promises, and has additional functions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ const OURS: &str = "ts-rtpjitterbuffer";
 /// 20 ms at 8000 Hz.
 const UNITS: u32 = 160;
 
-/// Packet `seq` of a stream, sent this long after its start.
+/// Returns packet `seq` of a stream, sent this long after its start.
 fn rtp(payload_type: u8, seq: u16, sent: gst::ClockTime) -> Vec<u8> {
     let time = (sent.mseconds() * 8) as u32;
     let mut packet = vec![0x80, payload_type];
@@ -77,7 +77,7 @@ impl Bench {
         self.rig.push(arriving(packet, at)).unwrap();
     }
 
-    /// Fires timers that are due.
+    /// Waits for due timers, and lets them fire.
     fn fire(&self) {
         let now = self.clock.time();
         while self.clock.next_entry_time().is_some_and(|time| time <= now) {
@@ -117,7 +117,7 @@ impl Bench {
         });
     }
 
-    /// The next packets and loss events, up to packet `last`.
+    /// Returns the next packets and loss events, up to packet `last`.
     fn until(&self, last: u16) -> Vec<String> {
         let mut out = Vec::new();
         loop {
@@ -142,7 +142,7 @@ struct Output {
 }
 
 impl Output {
-    /// Number of packets that have been pushed or reported as lost.
+    /// Returns the number of packets that have been pushed or reported as lost.
     fn items(&mut self, rig: &Rig) -> u64 {
         self.read(rig);
         self.buffers.len() as u64 + self.lost
@@ -163,7 +163,7 @@ impl Output {
     }
 }
 
-/// Describes an event for the lists of these tests; the usual first ones are omitted.
+/// Describes an event for the lists of these tests. The usual first events are omitted.
 fn told(event: &gst::Event) -> Option<String> {
     if let Some(lost) = event.structure().filter(|s| s.name() == "GstRTPPacketLost") {
         let first = lost.get::<u32>("seqnum").unwrap();
@@ -188,7 +188,7 @@ fn other_threads_sleep() -> bool {
             if Some(task.file_name().as_os_str()) == own.file_name() {
                 continue;
             }
-            // A thread that ends between two reads is one that runs.
+            // A thread that ends between two reads was running.
             let status = std::fs::read_to_string(task.path().join("status")).ok()?;
             let field = |name: &str| {
                 let line = status.lines().find(|line| line.starts_with(name))?;
@@ -227,16 +227,16 @@ struct Outcome {
     lost: Vec<u16>,
     num_pushed: u64,
     num_lost: u64,
-    /// Number of late and duplicate packets. A packet that arrives again after it has left is a duplicate for one element, late
-    /// for the other.
+    /// Number of late and duplicate packets. If a packet arrives again after it was output, one element counts a duplicate, and
+    /// the other one a late packet.
     num_useless: u64,
 }
 
 const BLOCK: u16 = 40;
 const BLOCKS: u16 = 4;
 
-/// Packets are reordered by up to 60 ms at a latency of 200 ms, lost, duplicated, and far too late. The last of each block is not
-/// lost, because nothing would show its loss.
+/// Packets are reordered by up to 60 ms at a latency of 200 ms, lost, duplicated, and far too late. The last packet of each block
+/// is not lost, because no later packet would show its loss.
 fn run(factory: &str, seed: u64) -> Outcome {
     let bench = Bench::new(&format!("{factory} latency=200 do-lost=true mode=none"));
     let mut random = Random(seed);
@@ -319,8 +319,8 @@ fn output_equals_the_stock_elements() {
     }
 }
 
-/// A stream whose delay steps by this much after its first 60 packets, up or down. The sender pauses with its timestamps, or the
-/// path changes. Delays and times in ms.
+/// A stream whose delay steps by this much, up or down, after its first 60 packets: the sender pauses, and so do its timestamps,
+/// or the path changes. Delays and times are in ms.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     by: i64,
@@ -480,7 +480,7 @@ fn events_keep_their_place_among_packets() {
     bench.push(3, 60 * MS);
     mark("c");
     assert_eq!(bench.until(0), ["0"]);
-    // Packet 1 is due 200 ms after the 20 ms at which it would have come.
+    // Packet 1 would have come at 20 ms, and its deadline is 200 ms after that.
     bench.clock.set_time(221 * MS);
     bench.wait_settled(4);
     assert_eq!(bench.until(3), ["a", "lost 1", "2", "b", "3"]);
@@ -503,7 +503,7 @@ fn packet_in_time_fills_its_gap_before_later_events() {
 #[test]
 fn end_of_the_stream_releases_all_packets() {
     let bench = Bench::new(&format!("{OURS} do-lost=true"));
-    // No packet has left yet: the first ones wait for those before them.
+    // No packet has been output yet: the first ones wait for those before them.
     bench.push(5, START);
     bench.push(7, 40 * MS);
     assert!(bench.rig.feed.push_event(gst::event::Eos::new()));
@@ -522,7 +522,7 @@ fn a_candidate_for_a_new_source_does_not_delay_the_end() {
 }
 
 #[test]
-fn reports_its_latency_on_top_of_upstreams() {
+fn the_jitter_buffer_adds_its_latency_to_that_of_upstream() {
     for element in [OURS, "rtpjitterbuffer"] {
         let pipe = Pipe::parse(&format!(
             "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1 ! mulawenc ! rtppcmupay ! {element} name=jb latency=70 ! fakesink name=sink async=false"
@@ -560,7 +560,7 @@ fn flush_drops_queued_packets_and_the_stream_restarts() {
     bench.push(10, 1000 * MS);
     bench.push(11, 1020 * MS);
     assert_eq!(bench.until(11), ["0", "10", "11"]);
-    // Packets that were on their way before the flush still pass.
+    // Packets that were pushed before the flush may still pass.
     let src = bench.rig.element.static_pad("src").unwrap();
     assert_eq!(src.current_caps(), Some(caps));
     assert_eq!(stat(&bench.rig.element, "num-lost"), 0);
@@ -574,7 +574,7 @@ fn stat_held(element: &gst::Element) -> u32 {
 }
 
 #[test]
-fn asks_for_the_clock_rate_once_for_each_payload_type() {
+fn the_clock_rate_is_requested_once_for_each_payload_type() {
     let bench = Bench::with_caps(
         &format!("{OURS} faststart-min-packets=1"),
         "application/x-rtp",
@@ -599,7 +599,7 @@ fn asks_for_the_clock_rate_once_for_each_payload_type() {
             .push(arriving(packet, 20 * MS * u64::from(seq)))
             .unwrap();
     };
-    // 97 is unknown before any other type is known. Later, it is an event in between (RFC 4733).
+    // Before any payload type is known, 97 is refused. Later, it counts as an event between packets of 96 (RFC 4733).
     for (at, payload_type) in [97, 96, 96, 97, 96, 97].into_iter().enumerate() {
         push(payload_type, at as u16);
     }
@@ -624,12 +624,12 @@ fn error_after_a_loss_reaches_the_pusher() {
     bench.push(0, START);
     bench.push(2, 40 * MS);
     assert_eq!(bench.until(0), ["0"]);
-    // By now the push of packet 0 has returned, so it is not the push that fails.
+    // By now, the push of packet 0 has returned, so the error does not concern that push.
     bench.eventually("the loss is waited for", || {
         bench.clock.peek_id_count() == 1
     });
     *bench.rig.answer.lock().unwrap() = Err(gst::FlowError::NotNegotiated);
-    // Upstream has no push under way when the push downstream fails.
+    // No push from upstream is running when the push downstream fails.
     bench.clock.set_time(300 * MS);
     bench.wait_settled(3);
     bench.until(2);
@@ -643,7 +643,7 @@ fn error_after_a_loss_reaches_the_pusher() {
 }
 
 #[test]
-fn without_a_clock_it_waits_for_nothing() {
+fn without_a_clock_packets_pass_without_waiting() {
     let rig = Rig::without_stream(&format!("{OURS} do-lost=true"), gst::State::Playing);
     assert!(rig.feed.push_event(gst::event::StreamStart::new("s")));
     let caps = gst::Caps::builder("application/x-rtp").field("clock-rate", 8000i32);
@@ -688,7 +688,7 @@ fn input_that_is_not_rtp_is_counted() {
 }
 
 #[test]
-fn runs_on_the_thread_of_the_branch_or_of_its_own_context() {
+fn the_element_runs_on_the_thread_of_its_branch_or_of_its_own_context() {
     for own in [false, true] {
         let (branch, other) = (context(), context());
         let property = if own {
@@ -725,7 +725,7 @@ fn runs_on_the_thread_of_the_branch_or_of_its_own_context() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let rig = Rig::without_stream(OURS, Null);
     for state in [
@@ -757,7 +757,7 @@ fn works_after_each_restart() {
 }
 
 #[test]
-fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
+fn the_element_stops_while_it_waits_for_a_packet_and_while_a_push_is_stuck() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1"));
     bench.push(0, START);
     bench.push(2, 40 * MS);
@@ -773,7 +773,7 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
     let gate = gate(&bench.rig.element.static_pad("src").unwrap());
     bench.push(0, START);
     gate.wait_held();
-    // The push waits until the element is stopped: an ordinary thread waits for room without limit.
+    // An ordinary thread waits for room without limit, so this push waits until the element is stopped.
     let feed = bench.rig.feed.clone();
     let pusher = until_it_waits(move || {
         let mut packets = (1..=u16::MAX).cycle();
@@ -787,7 +787,7 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
 }
 
 #[test]
-fn stops_while_paused_with_a_pusher_that_waits_for_room() {
+fn the_paused_element_stops_while_a_pusher_waits_for_room() {
     let bench = Bench::new(OURS);
     bench.rig.to(gst::State::Paused);
     let feed = bench.rig.feed.clone();

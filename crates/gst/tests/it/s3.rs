@@ -7,7 +7,7 @@ use gst::prelude::*;
 
 const MIB: usize = 1 << 20;
 
-/// Bytes that differ for each seed.
+/// Returns bytes that differ for each seed.
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut next = || {
@@ -404,7 +404,7 @@ fn on_error_decides_the_end_after_an_early_stop() {
         if has_object {
             assert!(object(&key).unwrap() == bytes, "all received data");
         }
-        // The element can be used again.
+        // The element can be started again.
         rig.to(gst::State::Playing);
         rig.open_stream();
         push(&rig, b"again", 5);
@@ -430,14 +430,14 @@ fn flush_restarts_the_object() {
 }
 
 #[test]
-fn a_pause_and_another_source_change_nothing() {
+fn a_pause_or_another_source_does_not_change_the_object() {
     let rig = rig(&sink("ts-s3sink", &SERVER.uri(), "paused", ""));
     push(&rig, b"one ", 4);
     rig.element.set_state(gst::State::Paused).unwrap();
     let pushed = rig.push_aside(gst::Buffer::from_slice(b"two ".to_vec()));
     rig.to(gst::State::Playing);
     pushed.recv_timeout(DEADLINE).expect("it goes on").unwrap();
-    // Another branch replaces the source while it plays.
+    // Another branch replaces this one while the source plays.
     let sink = rig.element.static_pad("sink").unwrap();
     rig.feed.unlink(&sink).unwrap();
     let other = gst::Pad::builder(gst::PadDirection::Src).build();
@@ -552,7 +552,7 @@ fn each_object_of_a_recording_plays() {
     }
 }
 
-/// The bytes up to the end; their offsets have no gap.
+/// Returns the bytes up to the end; their offsets have no gap.
 fn read_from(rig: &Rig, first: u64) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -680,8 +680,14 @@ fn unreadable_object_is_reported() {
     }
     for (line, expected) in [
         ("awss3src", "bucket is not set"),
-        ("awss3src uri=s3://eu/bucket", "uri=s3://eu/bucket: no key"),
-        ("ts-s3src uri=s3://eu/bucket/a/../b", "a part must not be"),
+        (
+            "awss3src uri=s3://eu/bucket",
+            "uri=s3://eu/bucket: the key is missing",
+        ),
+        (
+            "ts-s3src uri=s3://eu/bucket/a/../b",
+            "a part of the key must not be",
+        ),
     ] {
         let (_, said) = refused(line);
         assert!(said.contains(expected), "{said}");
@@ -731,7 +737,7 @@ fn a_store_is_trusted_by_its_certificate() {
     assert!(said.contains("invalid peer certificate"), "{said}");
 }
 
-/// The files below a folder, without the locks of its users.
+/// Returns the files below a folder, without the locks of its users.
 fn files_in(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -806,7 +812,7 @@ fn spool_keeps_data_while_the_store_is_unreachable() {
 }
 
 #[test]
-fn a_stop_leaves_unsent_data_to_the_spool() {
+fn after_a_stop_unsent_data_stays_in_the_spool() {
     let folder = tempfile::tempdir().unwrap();
     let proxy = Proxy::new(|_| AWAY);
     let rig = rig(&sink(
@@ -1072,7 +1078,7 @@ fn whole_files_are_sent_and_removed() {
     let busy = FileSender::start(&store(), settings)
         .unwrap_err()
         .to_string();
-    assert!(busy.contains("another sender uses it"), "{busy}");
+    assert!(busy.contains("another process uses the folder"), "{busy}");
     for (size, parts) in [(12 * MIB, 3), (10, 0), (0, 0)] {
         let path = folder.path().join("file.wav");
         let bytes = noise(size, 20);
@@ -1367,7 +1373,7 @@ fn rewrites_by_a_muxer_are_omitted() {
 }
 
 #[test]
-fn elements_with_the_same_store_ask_it_once() {
+fn elements_with_the_same_store_share_one_check_of_it() {
     let proxy = Proxy::new(|_| Fate::Pass);
     let rigs: Vec<Rig> = (0..20)
         .map(|number| {
@@ -1499,7 +1505,7 @@ fn full_memory_follows_the_slow_policy() {
     }
 }
 
-/// The journal has an upload that another process has completed.
+/// The journal still lists an upload that another process has completed.
 #[test]
 fn a_completed_upload_is_recognised_as_complete() {
     let folder = tempfile::tempdir().unwrap();
@@ -1579,7 +1585,7 @@ fn waiting_sink_blocks_only_its_stream() {
 }
 
 #[test]
-fn the_elements_go_up_and_down() {
+fn states_change_in_both_directions() {
     let rig = rig(&sink(
         "ts-s3sink",
         &SERVER.uri(),
@@ -1629,7 +1635,7 @@ fn refused_file_is_uploaded_on_request() {
     assert_eq!(sender.retry(), Ok(0));
 }
 
-/// It runs in a separate process, because all sinks share the memory.
+/// The test runs in a separate process, because all sinks of a process share the memory.
 #[test]
 fn stream_waiting_for_shared_memory_is_reported() {
     let Some(mut child) = other_process("stream_waiting_for_shared_memory_is_reported", &[]) else {
@@ -1645,7 +1651,7 @@ fn stream_waiting_for_shared_memory_is_reported() {
             .collect();
         let bytes = noise(4 * MIB, 60);
         push(&rigs[0], &bytes, 100_000);
-        // The stream holds more than its share without the reserve, so it leads.
+        // This stream needs more memory than is free without the reserve, so it becomes the leader of the pool.
         push(&rigs[1], &bytes, 100_000);
         let (feed, sent) = (rigs[2].feed.clone(), bytes.clone());
         let pushed = std::thread::spawn(move || {

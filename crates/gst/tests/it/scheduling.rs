@@ -74,7 +74,7 @@ fn invalid_setting_is_refused_with_name_value_and_range() {
     }
 }
 
-/// The kernel's list of the CPUs that a thread of this process may use.
+/// Returns the kernel's list of the CPUs that a thread of this process may use.
 fn cpus_of(thread: &str) -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks.into_iter().find_map(|task| {
@@ -99,7 +99,7 @@ fn context_thread_runs_on_the_permitted_cpus() {
     assert_eq!(cpus_of(&format!("ts:{name}")).as_deref(), Some("0"));
 }
 
-/// docs/contexts.md: such a pipeline never starts. The warning gives the reason.
+/// docs/contexts.md says that such a pipeline never starts. The warning gives the reason.
 #[test]
 fn stock_sinks_that_hold_one_thread_are_named() {
     init();
@@ -162,7 +162,7 @@ fn name_the_sinks(is_live: bool, state: gst::State) {
     }
 }
 
-/// The branch of a demultiplexer is on one of its `contexts`; the element has no `context`.
+/// The demultiplexer has no `context`. Its branch is on one of its `contexts`.
 #[test]
 fn a_branch_of_a_demultiplexer_starts_its_stock_sink() {
     let pipe = Pipe::parse(

@@ -1,4 +1,4 @@
-//! A flushing seek at each sink, compared with the stock element of the same work, on a test clock.
+//! A flushing seek at each sink, on a test clock, compared with the stock element that does the same work.
 
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::common::*;
 use gst::prelude::*;
 
-/// Pairs of a stock sink and ours, for the end of the same pipeline. `UDP`, `TCP` and `FILE` stand for ports and a file of the
-/// test.
+/// Pairs of a stock sink and our sink, each for the end of the same pipeline. `UDP`, `TCP` and `FILE` stand for ports and a file
+/// of the test.
 const SINKS: [(&str, &str); 6] = [
     ("udpsink port=UDP", "ts-udpsink port=UDP"),
     ("appsink", "ts-appsink max-buffers=0"),
@@ -132,7 +132,7 @@ fn seek_in_playing(sink: &str) -> Course {
         loses_state: Vec::new(),
         positions: Vec::new(),
     };
-    // A seek of the sink, as players do, and of the pipeline.
+    // Seek the sink, as players do, and then the pipeline.
     for target in [line.pipe.get("sink"), line.pipe.0.clone().upcast()] {
         let bus = line.pipe.bus();
         while bus.pop().is_some() {}
@@ -156,13 +156,13 @@ fn seek_in_playing(sink: &str) -> Course {
     course
 }
 
-/// Data is due from running time 0 again (GStreamer's design, "seeking").
+/// After the seek, data is due from running time 0 again (GStreamer's design, "seeking").
 #[test]
 fn a_seek_in_playing_keeps_the_pace_of_the_stock_sink() {
     init();
     for (stock, sink) in SINKS {
         let (expected, course) = (seek_in_playing(stock), seek_in_playing(sink));
-        // Half a second had passed before; at full speed, much more would have arrived.
+        // Half a second had passed before the seek. At full speed, much more would have arrived.
         for (soon, later) in &expected.arrived {
             assert!(*soon <= 2 && (30..=33).contains(later), "{expected:?}");
         }
@@ -170,7 +170,7 @@ fn a_seek_in_playing_keeps_the_pace_of_the_stock_sink() {
     }
 }
 
-/// Without preroll, no state is lost and running time continues: late data passes at once, then the clock paces it.
+/// Without preroll, no state is lost and running time continues. Late data passes at once; then the clock paces the data.
 #[test]
 fn seek_without_preroll_continues_like_the_stock_sink() {
     init();

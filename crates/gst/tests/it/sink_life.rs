@@ -11,7 +11,7 @@ use gst::prelude::*;
 
 const S: gst::ClockTime = gst::ClockTime::SECOND;
 
-/// A sink in READY, on a test clock that is stopped at 100 s.
+/// Returns a sink in READY, on a test clock that is stopped at 100 s.
 fn on_test_clock(line: &str, base: gst::ClockTime) -> (Rig, gst_check::TestClock) {
     let rig = Rig::without_stream(line, gst::State::Ready);
     let clock = gst_check::TestClock::with_start_time(100 * S);
@@ -20,7 +20,7 @@ fn on_test_clock(line: &str, base: gst::ClockTime) -> (Rig, gst_check::TestClock
     (rig, clock)
 }
 
-/// The time that is waited for next.
+/// Returns the time that is waited for next.
 fn awaited(clock: &gst_check::TestClock) -> gst::ClockTime {
     let waited = clock.clone();
     within("a wait for the clock", move || {
@@ -35,7 +35,7 @@ fn pull(element: &gst::Element, action: &'static str) -> Option<u32> {
     sample.map(|sample| number(sample.buffer().unwrap()))
 }
 
-/// The buffer that waits for its time at the pause is the preroll.
+/// The preroll is the buffer that waits for its time when the pipeline pauses.
 #[test]
 fn pause_shows_the_waiting_buffer() {
     for factory in ["appsink", "ts-appsink"] {
@@ -81,10 +81,10 @@ fn pause_shows_the_waiting_buffer() {
     }
 }
 
-/// An end that arrives in PAUSED without data before it ends the waits for samples at once.
+/// The end of the stream arrives in PAUSED, without data before it. It ends the waits for samples at once.
 #[test]
 fn an_end_without_data_ends_the_waits_in_paused() {
-    // One wait at a time: the stock element wakes a single one.
+    // Test one wait at a time, because the stock element wakes only one.
     for (factory, action) in [
         ("appsink", "pull-preroll"),
         ("ts-appsink", "pull-preroll"),
@@ -108,9 +108,9 @@ fn an_end_without_data_ends_the_waits_in_paused() {
     }
 }
 
-/// Without the clock, the position is that of the last rendered data, in stream time; after the end, that of its end.
+/// Without a clock, the position is that of the last rendered data, in stream time. After the end, it is the end of that data.
 #[test]
-fn the_position_without_a_clock_is_that_of_the_last_data() {
+fn without_a_clock_the_position_is_that_of_the_last_buffer() {
     let positions = |factory: &str, sync: bool| {
         let line = format!("{factory} sync={sync} async=false");
         let rig = Rig::without_stream(&line, gst::State::Playing);
@@ -176,7 +176,7 @@ fn position_in_paused_is_the_stopped_clocks() {
         let mut seen = Vec::new();
         let mut look = || seen.push(element.query_position::<gst::ClockTime>());
         look();
-        // Within the first buffer, at its end and after its end.
+        // Pause within the first buffer, at its end, and after its end.
         for (play_s, ids) in [(1, 2), (4, 1), (1, 1)] {
             pipe.to(gst::State::Playing);
             for _ in 0..ids {
@@ -198,9 +198,9 @@ fn position_in_paused_is_the_stopped_clocks() {
     }
 }
 
-/// A base time in the future: running time is negative until then, and the first buffer waits accordingly.
+/// The base time is in the future. Running time is negative until then, and the first buffer waits accordingly.
 #[test]
-fn future_base_time_is_awaited() {
+fn a_sink_waits_for_a_base_time_in_the_future() {
     for line in [
         "fakesink sync=true async=false processing-deadline=0",
         "ts-appsink async=false processing-deadline=0",
@@ -224,7 +224,7 @@ fn future_base_time_is_awaited() {
 
 /// A list counts as one render or one drop for quality of service.
 #[test]
-fn a_late_list_counts_as_the_stock_sink_counts_it() {
+fn a_late_buffer_list_is_counted_as_by_the_stock_sink() {
     let told = |factory: &str, throttle: &str| {
         let rig = Rig::without_stream(
             &format!(
@@ -314,7 +314,7 @@ fn one_late_buffer_a_second_is_rendered() {
         (late, 300, 300),
         (late, 1000, 0),
         (late, 1001, 1001),
-        // The end of this buffer is not that late.
+        // The end of this buffer is not late enough.
         (20 * S, 10, 19_000),
         (20 * S, 10, 1000),
     ] {
@@ -429,7 +429,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
         rig.element.set_base_time(clock.time() - S);
         rig.to(state);
         rig.open_stream();
-        // The buffer that a queue has passed on is held, so that later ones stay in the queue.
+        // The queue's first buffer is held downstream, so that later buffers stay in the queue.
         let leaks = rig
             .element
             .static_pad("src")
@@ -536,8 +536,8 @@ fn end_is_reported_if_the_application_resumes_at_once() {
                 && let Some(is_playing) = goes_on.lock().expect("a lock").take()
             {
                 paused.send(()).expect("somebody waits");
-                // This waits until the application's thread is in PLAYING, or for 300 ms if that thread waits for this one, as it
-                // should.
+                // This waits until the application's thread is in PLAYING. If that thread waits for this one, as it should, this
+                // wait ends after 300 ms.
                 let _: Result<(), _> = is_playing.recv_timeout(Duration::from_millis(300));
             }
             gst::BusSyncReply::Pass

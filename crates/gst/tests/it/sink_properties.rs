@@ -19,7 +19,7 @@ const LIVE: [&str; 2] = ["ts-rtpsink", "ts-tcpserversink"];
 /// `max-bitrate` would delay data beyond its time.
 const NOT_OFFERED: [&str; 2] = ["blocksize", "max-bitrate"];
 
-/// Our sinks define `stats` themselves, not in the base class.
+/// Our sinks define `stats` in each element, not in the base class.
 const OF_THE_ELEMENT: &str = "stats";
 
 /// Type, range, flags and default of properties, by name.
@@ -40,7 +40,7 @@ fn described<'a>(specs: impl IntoIterator<Item = &'a glib::ParamSpec>) -> Descri
     specs.map(|spec| (spec.name().into(), of(spec))).collect()
 }
 
-/// The properties that an element of this name must have.
+/// Returns the properties that an element of this name must have.
 fn expected(name: &str, of_base_class: &[glib::ParamSpec]) -> Described {
     let mut expected = described(of_base_class);
     for missing in NOT_OFFERED {
@@ -50,7 +50,7 @@ fn expected(name: &str, of_base_class: &[glib::ParamSpec]) -> Described {
         let described = expected.get_mut(property).unwrap();
         *described = described.replace("TRUE", "FALSE");
     };
-    // Each sink would hold one buffer of its pool.
+    // This is off because otherwise each sink would hold one buffer of its pool.
     is_off("enable-last-sample");
     if LIVE.contains(&name) {
         is_off("sync");

@@ -15,7 +15,7 @@ const SSRC: u32 = 0x0a0b_0c0d;
 const PACKETS: u16 = 200;
 const FIRST: u16 = 65_400;
 
-/// The suite as the elements name it: cipher, authentication of RTP, authentication of RTCP.
+/// Returns the suite as the elements name it: cipher, authentication of RTP, authentication of RTCP.
 fn words(suite: Suite) -> (&'static str, &'static str, &'static str) {
     match suite {
         Suite::AesCm128HmacSha1_80 => ("aes-128-icm", "hmac-sha1-80", "hmac-sha1-80"),
@@ -41,7 +41,7 @@ fn rtp(number: u16) -> Vec<u8> {
     packet
 }
 
-/// A sender report without blocks (RFC 3550, section 6.4.1).
+/// Returns a sender report without blocks (RFC 3550, section 6.4.1).
 fn rtcp(number: u16) -> Vec<u8> {
     let mut packet = vec![0x80, 200, 0, 6];
     packet.extend(SSRC.to_be_bytes());
@@ -97,7 +97,7 @@ impl Way {
         }
     }
 
-    /// The element's output for a packet: it answers before the push returns.
+    /// Returns the element's output for a packet. The element answers before the push returns.
     fn push(&self, packet: &[u8]) -> Option<Vec<u8>> {
         self.feed
             .push(gst::Buffer::from_slice(packet.to_vec()))
@@ -197,7 +197,7 @@ fn srtp_of_the_stock_encoder_is_accepted() {
     }
 }
 
-/// Same key, same index: same bytes.
+/// With the same key and the same index, the bytes are the same.
 #[test]
 fn our_srtp_equals_the_stock_encoders() {
     for suite in Suite::ALL {

@@ -57,7 +57,7 @@ fn a_client_reads_everything_in_order_until_the_peer_closes() {
 fn ended_source_is_idle_and_its_neighbours_continue() {
     let (listener, port) = listener();
     let shared = context();
-    // No throttling: a thread that does not rest would spin at full speed.
+    // The context is not throttled, so a thread that does not rest would spin at full speed.
     let rig = Rig::without_stream(
         &format!("ts-tcpclientsrc port={port} context={shared}"),
         gst::State::Playing,
@@ -127,7 +127,7 @@ fn silent_peer_is_dropped_if_configured() {
 
 #[test]
 fn a_host_name_is_tried_at_all_its_addresses() {
-    // Only IPv4: if the name has an IPv6 address, that one refuses first.
+    // The listener has only IPv4. If the name also has an IPv6 address, that address refuses first.
     let (listener, port) = listener();
     let rig = client(port, "host=localhost");
     accept(&listener).write_all(b"hello").unwrap();
@@ -150,7 +150,7 @@ fn a_restarted_client_connects_again() {
 }
 
 #[test]
-fn a_pause_loses_nothing() {
+fn a_pause_loses_no_data() {
     let (listener, port) = listener();
     let rig = client(port, "");
     let mut peer = accept(&listener);
@@ -163,7 +163,7 @@ fn a_pause_loses_nothing() {
 }
 
 #[test]
-fn caps_change_in_mid_stream_and_times_are_set_if_configured() {
+fn new_caps_apply_in_mid_stream_and_times_are_set_if_configured() {
     let (listener, port) = listener();
     let pipe = Pipe::parse(&format!(
         "ts-tcpclientsrc name=in port={port} caps=application/x-test do-timestamp=true context={} ! fakesink name=out sync=false async=false",
@@ -182,7 +182,7 @@ fn caps_change_in_mid_stream_and_times_are_set_if_configured() {
 }
 
 #[test]
-fn a_server_source_takes_one_caller_and_ends_with_it() {
+fn a_server_source_accepts_one_client_and_ends_with_it() {
     let rig = Rig::without_stream(
         &format!("ts-tcpserversrc port=0 context={}", context()),
         gst::State::Playing,
@@ -199,9 +199,9 @@ fn a_server_source_takes_one_caller_and_ends_with_it() {
     }
 }
 
-/// As in `srtsrc`, the stream continues with the next client, and a mark shows the change of client.
+/// As in `srtsrc`, the stream continues with the next client, and a mark shows that the client has changed.
 #[test]
-fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
+fn a_server_source_with_keep_listening_accepts_one_client_after_the_other() {
     let rig = Rig::without_stream(
         &format!(
             "ts-tcpserversrc port=0 keep-listening=true timeout=1 context={}",
@@ -226,7 +226,7 @@ fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
                 !is_first
             );
             if data == 1 {
-                // A reset is reported, unlike a close, but does not end the stream either.
+                // Unlike a close, a reset is reported, but it does not end the stream either.
                 socket2::SockRef::from(&caller)
                     .set_linger(Some(std::time::Duration::ZERO))
                     .unwrap();
@@ -252,7 +252,7 @@ fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
     assert!(rig.bus.pop_filtered(&[gst::MessageType::Error]).is_none());
 }
 
-/// A server sink that plays, with a stream opened.
+/// Returns a server sink that plays, with a stream opened.
 fn server(more: &str) -> (Rig, u16) {
     let rig = Rig::new(
         &format!("ts-tcpserversink port=0 context={} {more}", context()),
@@ -329,7 +329,7 @@ fn client_that_does_not_read_is_dropped_without_delaying_others() {
         }
     });
     for _ in 0..rounds {
-        // At the speed of the reading one.
+        // The sink sends at the speed of the client that reads.
         let fed = stat(&rig.element, "bytes-served");
         rig.push(gst::Buffer::from_slice(big.clone())).unwrap();
         eventually("it is written", || {
@@ -404,9 +404,9 @@ fn restarted_sink_serves_each_time() {
     }
 }
 
-/// A stranger cannot exhaust the process's descriptors with one connection after another.
+/// One peer cannot exhaust the process's descriptors by opening connection after connection.
 #[test]
-fn callers_beyond_the_limit_are_closed_at_once_and_counted() {
+fn clients_beyond_the_limit_are_disconnected_at_once_and_counted() {
     let (rig, port) = server("max-clients=2");
     let mut first = call(&rig, port);
     let second = call(&rig, port);
@@ -419,7 +419,7 @@ fn callers_beyond_the_limit_are_closed_at_once_and_counted() {
         });
     }
     assert_eq!(rig.element.property::<u32>("num-handles"), 2);
-    // When one leaves, a place becomes free.
+    // When a client leaves, a place becomes free.
     drop(second);
     eventually("it is gone", || {
         rig.element.property::<u32>("num-handles") == 1
@@ -439,7 +439,7 @@ fn callers_beyond_the_limit_are_closed_at_once_and_counted() {
 
 #[test]
 fn client_with_too_many_queued_bytes_is_dropped() {
-    // More than the sockets' buffers hold, which the kernel doubles (socket(7)) and grows (tcp(7)).
+    // This is more than the sockets' buffers hold, which the kernel doubles (socket(7)) and grows (tcp(7)).
     const BIG: usize = 8 << 20;
     let (rig, port) = server("bytes-max=1000000 buffers-max=-1");
     let _lazy = call(&rig, port);
@@ -451,7 +451,7 @@ fn client_with_too_many_queued_bytes_is_dropped() {
     eventually("it is gone", || {
         rig.element.property::<u32>("num-handles") == 0
     });
-    // Small buffers are counted by their bytes, too: the queue keeps them up to the limit, and no more.
+    // Small buffers are counted by their bytes, too. The queue keeps them only up to the limit.
     let (rig, port) = server("bytes-max=100000 buffers-max=-1");
     let _lazy = call(&rig, port);
     let mut pushed = 0u64;
@@ -466,7 +466,7 @@ fn client_with_too_many_queued_bytes_is_dropped() {
     assert!((99_000..=100_000).contains(&behind), "{behind}");
 }
 
-/// A client sink that plays, with a stream opened, and the server's end.
+/// Returns a client sink that plays, with a stream opened, and the server's end.
 fn calling(listener: &TcpListener, more: &str) -> (Rig, TcpStream) {
     let port = listener.local_addr().unwrap().port();
     let rig = Rig::new(
@@ -533,7 +533,7 @@ fn client_sink_does_not_block_its_context() {
     eventually("a part is sent", || {
         stat(&pipe.get("out"), "bytes-served") > 0
     });
-    // The server does not read. The neighbour runs nevertheless.
+    // The server does not read. The neighbour runs all the same.
     socket()
         .send_to(&packet(1), target(&pipe.get("near")))
         .unwrap();
@@ -634,7 +634,7 @@ fn a_lost_connection_is_the_result_of_the_push() {
     }
 }
 
-/// On a context's thread, it ends the source.
+/// On a context's thread, a lost connection ends the source.
 #[test]
 fn a_lost_connection_ends_the_source() {
     let (listener, port) = listener();
@@ -654,9 +654,9 @@ fn a_lost_connection_ends_the_source() {
     eventually("the source has ended", || !push(vec![0]));
 }
 
-/// The server counts bytes: a flush must not drop the remaining part of a buffer whose start was sent.
+/// The server counts bytes. If the start of a buffer was sent, a flush must not drop its remaining part.
 #[test]
-fn a_flush_drops_whole_buffers_only() {
+fn a_flush_drops_only_whole_buffers() {
     let (listener, _) = listener();
     let (rig, mut server) = calling(&listener, "");
     let big = pattern(8 << 20);
@@ -755,7 +755,7 @@ fn the_drop_of_a_sent_buffer_may_push_into_a_server_sink() {
 }
 
 #[test]
-fn stock_and_own_tcp_elements_are_peers_both_ways() {
+fn stock_and_own_tcp_elements_exchange_data_in_both_directions() {
     let stock = Pipe::parse(
         "tcpserversrc name=s host=127.0.0.1 port=0 ! fakesink name=out async=false sync=false",
     );
@@ -776,7 +776,7 @@ fn stock_and_own_tcp_elements_are_peers_both_ways() {
     rig.to(gst::State::Null);
     next_event(&seen, gst::EventType::Eos);
 
-    // keep-listening: one stock client after another.
+    // With keep-listening, one stock client after another is served.
     let ours = Rig::without_stream(
         &format!(
             "ts-tcpserversrc host=127.0.0.1 port=0 keep-listening=true context={}",

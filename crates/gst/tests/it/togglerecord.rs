@@ -1,5 +1,6 @@
-//! `togglerecord`: streams that start and stop together. The reference is the element's page (docs/elements/flow.md). The main
-//! stream's keyframe starts, its position stops, others are cut there, and there are four kinds of gaps.
+//! `togglerecord`: streams that start and stop together. The reference is the element's page (docs/elements/flow.md). A recording
+//! starts at a keyframe of the main stream, and stops at a position of the main stream. The other streams are cut there. There
+//! are four kinds of gaps.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, channel};
@@ -31,7 +32,7 @@ struct Record {
     bus: gst::Bus,
 }
 
-/// A frame is 1 ms, and its value is its time.
+/// Returns the caps of the tests' audio. A frame lasts 1 ms, and its value is its time.
 fn audio_caps() -> gst::Caps {
     gst::Caps::builder("audio/x-raw")
         .field("format", "U8")
@@ -146,7 +147,7 @@ impl Stream {
         assert!(self.feed.push_event(gst::event::FlushStop::new(true)));
     }
 
-    /// The output so far.
+    /// Returns the output so far.
     fn out(&self) -> Vec<Out> {
         let (mut out, mut segment) = (Vec::new(), self.segment.borrow_mut());
         let is_audio = self
@@ -189,7 +190,7 @@ impl Stream {
         out
     }
 
-    /// Number of ends in the output.
+    /// Returns the number of ends in the output.
     fn ends(&self) -> usize {
         let all: Vec<Seen> = self.seen.try_iter().collect();
         let is_end = |seen: &&Seen| matches!(seen, Seen::Event(event) if event.type_() == gst::EventType::Eos);
@@ -240,7 +241,7 @@ impl Record {
         self.element.property("recording")
     }
 
-    /// A test clock, which is stopped at 100 s, the base time.
+    /// Returns a test clock, which is stopped at 100 s, the base time.
     fn use_clock(&self) -> gst_check::TestClock {
         let start = 100 * gst::ClockTime::SECOND;
         let clock = gst_check::TestClock::with_start_time(start);
@@ -281,7 +282,7 @@ fn kind(message: &gst::Message) -> String {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     assert_properties(
         "togglerecord",
         &[
@@ -321,7 +322,7 @@ fn properties_and_pads_are_those_of_existing_pipelines() {
     assert_eq!(of(&again), pair("sink_0", "src_0"));
 }
 
-/// A live input: unrecorded data is dropped.
+/// The input is live, so data that is not recorded is dropped.
 #[test]
 fn the_gaps_of_a_live_stream_are_collapsed_or_kept() {
     for (is_live, running) in [(false, [0, 20, 40]), (true, [20, 40, 80])] {
@@ -350,7 +351,7 @@ fn the_gaps_of_a_live_stream_are_collapsed_or_kept() {
     }
 }
 
-/// An input that is not live: it is blocked, and nothing is lost. Live output gets its data at the present time.
+/// The input is not live, so it is blocked, and nothing is lost. If the output is live, it gets the data at the present time.
 #[test]
 fn a_file_is_held_while_it_is_not_recorded() {
     for (is_live, running) in [(false, [0, 20]), (true, [3000, 7020])] {
@@ -434,7 +435,7 @@ fn a_start_and_a_stop_request_a_keyframe_of_the_main_stream() {
 #[test]
 fn no_audio_begins_before_its_segment() {
     let ns = gst::ClockTime::NSECOND;
-    // Nanoseconds after a frame; the first frame that is recorded, and the one after the last.
+    // The columns are: nanoseconds after a frame; the first frame that is recorded; and the frame after the last recorded one.
     for (after, first, end) in [(0, 5, 25), (1, 5, 25), (400_000, 6, 26), (600_000, 6, 26)] {
         let record = Record::new("", 2, true);
         let [main, other] = &record.streams[..] else {
@@ -494,8 +495,8 @@ fn another_stream_waits_for_the_main_one_and_is_cut_to_the_frame() {
     assert_eq!(stat(&record.element, "passed"), 2 + 4);
 }
 
-/// The main stream passes from 100 to 200 ms and from 300 to 400 ms. All streams have separate threads, scheduled in any order,
-/// and each is cut at exactly these times.
+/// The main stream passes from 100 to 200 ms and from 300 to 400 ms. All streams have separate threads, which run in any order.
+/// Each stream is cut at exactly these times.
 #[test]
 fn any_number_of_streams_start_and_stop_at_the_same_time() {
     for count in 1..=5 {
@@ -537,7 +538,7 @@ fn any_number_of_streams_start_and_stop_at_the_same_time() {
 }
 
 #[test]
-fn gaps_are_data() {
+fn gap_events_count_as_data() {
     let record = Record::new("is-live=true", 2, true);
     let [main, other] = &record.streams[..] else {
         unreachable!()
@@ -556,7 +557,7 @@ fn gaps_are_data() {
     assert_eq!(other.out(), expected);
 }
 
-/// Every order of the ends of three streams, each at 40 ms. An end of the main stream ends the others; each is reported once.
+/// Three streams end at 40 ms each, in every order. An end of the main stream ends the other streams. Each end is reported once.
 #[test]
 fn streams_end_in_any_order() {
     for order in [
@@ -590,7 +591,7 @@ fn streams_end_in_any_order() {
     }
 }
 
-/// A stream that is behind still reaches the end of the recording first.
+/// The end of the main stream stops the recording, but a stream that is behind still gets as far as that end first.
 #[test]
 fn end_of_the_main_stream_stops_the_recording() {
     let record = Record::new("", 3, true);
@@ -651,9 +652,9 @@ fn flush_releases_waiting_pushes_and_restarts() {
     assert_eq!(other.out(), [(0, 0, 20, '!'), (10, 10, 30, '!')]);
 }
 
-/// Time is that of the main stream's source, whose clock the test sets.
+/// The time is that of the main stream's source, whose clock the test sets.
 #[test]
-fn a_stalled_main_stream_is_reported_and_holds_no_other() {
+fn a_stalled_main_stream_is_reported_and_blocks_no_other_stream() {
     let record = Record::new("is-live=true stall-timeout=1000000000", 2, true);
     let clock = record.use_clock();
     let [main, other] = &record.streams[..] else {
@@ -723,7 +724,7 @@ fn recording_end_is_reported_after_its_last_buffer() {
     assert_eq!(told.recv_timeout(DEADLINE), Ok(false));
 }
 
-/// Twenty times, while the others play: a stream that joins is recorded with them, and one that leaves releases its source.
+/// Twenty times, a stream joins while the others play, and is recorded with them. Then it leaves, which releases its source.
 #[test]
 fn streams_join_and_leave_while_it_plays() {
     let record = Record::new("", 2, true);
@@ -748,7 +749,7 @@ fn streams_join_and_leave_while_it_plays() {
 }
 
 #[test]
-fn an_unlinked_stream_is_not_waited_for() {
+fn no_stream_waits_for_an_unlinked_stream() {
     let record = Record::new("", 2, true);
     let [main, other] = &record.streams[..] else {
         unreachable!()
@@ -806,7 +807,7 @@ fn all_states_change_while_streams_wait() {
     assert!(!record.is_recording());
 }
 
-/// Downstream's times are shifted, so its reports are shifted back; live output reports its latency.
+/// Downstream's times are shifted, so its QoS reports are shifted back. A live output reports its latency.
 #[test]
 fn qos_times_and_latency_are_converted_for_the_other_pad() {
     let record = Record::new("", 1, true);
@@ -845,7 +846,7 @@ fn a_stream_without_times_is_refused() {
     let error = record
         .bus
         .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Error]);
-    assert!(text(&error.unwrap()).contains("a segment in time is needed"));
+    assert!(text(&error.unwrap()).contains("expected a segment in time"));
 }
 
 /// A buffer's memory is freed by its owner, which may read the element's properties.
@@ -872,7 +873,7 @@ fn await_recording(element: &gst::Element, is_recording: bool) {
     });
 }
 
-/// Two live streams and a third element on one shared thread, or each on its own: none blocks another.
+/// Two live streams and a third element run on one shared thread, or each on its own. No element blocks another.
 #[test]
 fn shared_and_own_threads_record_alike() {
     let name = context();
@@ -916,7 +917,7 @@ fn shared_and_own_threads_record_alike() {
 
 /// Sources that are not live are blocked on a shared thread, and another pipeline on the thread continues.
 #[test]
-fn held_stream_on_a_shared_thread_blocks_no_other() {
+fn a_held_stream_on_a_shared_thread_blocks_no_other_stream() {
     let name = context();
     let source = format!("ts-audiotestsrc is-live=false num-buffers=10 context={name}");
     let pipe = Pipe::parse(&format!(
@@ -943,9 +944,9 @@ fn held_stream_on_a_shared_thread_blocks_no_other() {
     }
 }
 
-/// The main stream never starts; the other one is on a shared thread.
+/// The main stream never starts. The other stream is on a shared thread.
 #[test]
-fn a_stall_is_noticed_on_a_shared_thread() {
+fn a_stall_is_detected_on_a_shared_thread() {
     let pipe = Pipe::parse(&format!(
         "togglerecord name=r record=true stall-timeout=20000000 r.src ! fakesink async=false \
          ts-audiotestsrc context={} ! r.sink_0 r.src_0 ! fakesink name=other async=false sync=false",
@@ -956,8 +957,8 @@ fn a_stall_is_noticed_on_a_shared_thread() {
     assert_eq!(kind(&message), "togglerecord-stalled");
 }
 
-/// Long and short buffers, without a queue between the threads of a source and a sink. Neither the preroll nor a muxer may cause
-/// a deadlock. A stall timeout does not help.
+/// The streams have long and short buffers, without a queue between the threads of a source and a sink. Neither the preroll nor a
+/// muxer may cause a deadlock, and no stall timeout resolves one.
 #[test]
 fn streams_do_not_deadlock_without_queues() {
     let record = format!(
@@ -993,7 +994,7 @@ fn streams_do_not_deadlock_without_queues() {
     pipe.expect(gst::MessageType::Eos);
 }
 
-/// A live encoder: each recording starts with a keyframe, and the audio next to it at the same time.
+/// The encoder is live. Each recording starts with a keyframe, and the audio starts at the same time.
 #[test]
 fn recordings_of_an_encoder_begin_with_its_keyframes() {
     let pipe = Pipe::parse(
@@ -1017,7 +1018,7 @@ fn recordings_of_an_encoder_begin_with_its_keyframes() {
         for first in [&picture, &sound] {
             assert!(first.flags().contains(gst::BufferFlags::DISCONT));
         }
-        // Within a frame of 1/8000 s.
+        // The times are equal within a frame of 1/8000 s.
         let apart = picture.pts().unwrap().absdiff(sound.pts().unwrap());
         assert!(apart < 125 * gst::ClockTime::USECOND, "{apart}");
         next_buffer(&main);
@@ -1037,7 +1038,7 @@ fn buffers(seen: &Receiver<Seen>) -> impl Iterator<Item = gst::Buffer> {
     })
 }
 
-/// On a shared thread: a pipeline that is stopped while its streams are blocked restarts without old data.
+/// On a shared thread, a pipeline is stopped while its streams are blocked. It restarts without old data.
 #[test]
 fn held_streams_of_a_shared_thread_stop_and_start_again() {
     let source = format!(
@@ -1071,7 +1072,7 @@ fn held_streams_of_a_shared_thread_stop_and_start_again() {
     }
 }
 
-/// A seek of a file with two streams, of which a part is recorded.
+/// A file with two streams is recorded in part; then the pipeline seeks.
 #[test]
 fn a_seek_begins_another_recording() {
     let source = "audiotestsrc samplesperbuffer=800 ! audio/x-raw,rate=8000,channels=1";

@@ -12,14 +12,14 @@ const BOTH: [&str; 2] = [
     "ts-audiotestsrc",
 ];
 
-/// An element on a test clock, playing from time 0.
+/// Returns an element on a test clock, playing from time 0.
 fn on_clock(line: &str) -> (Rig, TestClock) {
     let rig = Rig::without_stream(&format!("{line} context={}", context()), gst::State::Null);
     let clock = TestClock::new();
     rig.element.set_clock(Some(&clock)).unwrap();
     rig.element.set_base_time(gst::ClockTime::ZERO);
     rig.to(gst::State::Playing);
-    // The element has read the clock when it starts to wait.
+    // The element has already read the clock when it starts to wait.
     drop(clock.wait_for_next_pending_id());
     (rig, clock)
 }
@@ -31,7 +31,7 @@ fn run_to(clock: &TestClock, time: gst::ClockTime) {
     clock.process_next_clock_id();
 }
 
-/// This many samples of S16, one channel; the clock has run for long enough.
+/// Returns this many samples of S16, one channel. The clock must have run for long enough.
 fn samples(rig: &Rig, count: usize) -> Vec<f64> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -49,7 +49,7 @@ fn s16(buffer: &gst::BufferRef) -> Vec<f64> {
         .collect()
 }
 
-/// The amplitude of one frequency in a whole number of its periods (Goertzel, by its definition).
+/// Returns the amplitude of one frequency in a whole number of its periods (Goertzel, by its definition).
 fn amplitude(samples: &[f64], freq_hz: f64, rate: f64) -> f64 {
     let (mut re, mut im) = (0.0, 0.0);
     for (n, sample) in samples.iter().enumerate() {
@@ -137,7 +137,7 @@ fn waves_have_the_nicks_of_the_stock_element() {
 }
 
 #[test]
-fn a_tone_has_its_frequencies_at_their_levels_and_no_others() {
+fn a_tone_has_only_its_frequencies_at_the_set_levels() {
     for (volume, volume2) in [(0, -10), (-13, -13), (-3, -40), (-50, -50)] {
         let (rig, clock) = on_clock(&format!(
             "ts-tonesrc freq=350 freq2=440 volume={volume} volume2={volume2} on-time=60000 samples-per-buffer=160"
@@ -204,7 +204,7 @@ fn change_while_playing_continues_in_phase() {
         heard.extend(samples(&rig, 8000));
     }
     let steps = heard.windows(2).map(|pair| (pair[1] - pair[0]).abs());
-    // The steepest slope that 101 Hz can have.
+    // This is the steepest slope that 101 Hz can have.
     let most = steps.fold(0.0, f64::max);
     assert!(most < 22_827.0 * TAU * 101.0 / 8000.0 * 1.1, "{most}");
     let end = &heard[16_000..];
@@ -212,9 +212,9 @@ fn change_while_playing_continues_in_phase() {
 }
 
 #[test]
-fn each_buffer_comes_when_it_is_over_and_times_do_not_drift() {
+fn each_buffer_is_pushed_at_its_end_and_times_do_not_drift() {
     for line in BOTH {
-        // A rate at which the times in nanoseconds are never whole.
+        // At this rate, the times are never whole nanoseconds.
         let caps = if line.contains("tonesrc") {
             "caps=audio/x-raw,rate=44100"
         } else {
@@ -327,7 +327,7 @@ fn impossible_caps_are_an_error() {
 }
 
 #[test]
-fn the_sine_is_that_of_the_stock_element() {
+fn the_sine_equals_that_of_the_stock_element() {
     for (rate, freq) in [(44_100, 440), (8000, 1000), (48_000, 997)] {
         let end = format!(
             "freq={freq} volume=0.7 num-buffers=100 ! audio/x-raw,format=S16LE,channels=2,rate={rate} ! fakesink name=out sync=false"
@@ -359,7 +359,7 @@ fn the_sine_is_that_of_the_stock_element() {
 }
 
 #[test]
-fn floats_and_wide_integers_are_those_of_the_stock_element() {
+fn floats_and_wide_integers_equal_those_of_the_stock_element() {
     for format in ["F32LE", "F64LE", "S32LE"] {
         for wave in ["sine", "square", "saw", "triangle", "silence"] {
             let end = format!(
@@ -388,7 +388,7 @@ fn floats_and_wide_integers_are_those_of_the_stock_element() {
                 }
             });
             assert_eq!(stock.len(), ours.len());
-            // At a square wave's edge, the last bit of a phase decides.
+            // At the edge of a square wave, the last bit of the phase decides the sample.
             let differ = stock
                 .iter()
                 .zip(&ours)
@@ -466,7 +466,7 @@ fn without_a_clock_it_uses_its_contexts_clock() {
         pipe.play();
         let first = next_buffer(&seen).pts().unwrap();
         assert!(next_buffer(&seen).pts().unwrap() > first);
-        // The same across a pause.
+        // The same holds across a pause.
         pipe.to(gst::State::Paused);
         pipe.play();
         next_buffer(&seen);
@@ -502,7 +502,7 @@ fn flush_starts_a_segment_and_data_resumes() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     for line in BOTH {
         let rig = Rig::without_stream(
             &format!("{line} samples-per-buffer=80 context={}", context()),
@@ -515,7 +515,7 @@ fn works_after_each_restart() {
 }
 
 #[test]
-fn stops_and_pauses_during_a_stuck_push() {
+fn a_stuck_push_blocks_neither_a_stop_nor_a_pause() {
     for line in BOTH {
         let pipe = Pipe::parse(&format!(
             "{line} context={} ! identity name=last ! fakesink async=false",

@@ -10,7 +10,7 @@ use gst::prelude::*;
 const MS: gst::ClockTime = gst::ClockTime::from_mseconds(1);
 const S: gst::ClockTime = gst::ClockTime::SECOND;
 
-/// A sink that plays and sends to a socket of the test's.
+/// Returns a sink that plays and sends to a socket of the test's.
 fn sending(properties: &str) -> (Rig, UdpSocket) {
     let receiver = socket();
     let port = receiver.local_addr().unwrap().port();
@@ -29,7 +29,7 @@ fn clients(sockets: &[&UdpSocket]) -> String {
     all.join(",")
 }
 
-/// A sink on a test clock, which is stopped at 100 s, its base time.
+/// Returns a sink on a test clock, which is stopped at 100 s, its base time.
 fn with_test_clock(properties: &str) -> (Rig, UdpSocket, gst_check::TestClock) {
     init();
     let receiver = socket();
@@ -44,7 +44,7 @@ fn with_test_clock(properties: &str) -> (Rig, UdpSocket, gst_check::TestClock) {
     (rig, receiver, clock)
 }
 
-/// The same downstream of a ts-udpsrc: the wait is a future on its context.
+/// Returns the same sink downstream of a ts-udpsrc: its wait is a future on the source's context.
 fn on_a_context(properties: &str) -> (Pipe, UdpSocket, gst_check::TestClock, Feeder) {
     init();
     let receiver = socket();
@@ -88,7 +88,7 @@ impl Feeder {
 }
 
 #[test]
-fn sends_to_all_clients_in_order() {
+fn packets_are_sent_to_all_clients_in_order() {
     let receivers = [socket(), socket(), socket()];
     let list = clients(&receivers.each_ref());
     let rig = Rig::new(
@@ -103,7 +103,7 @@ fn sends_to_all_clients_in_order() {
         buffer_list.get_mut().unwrap().add(numbered(i));
     }
     rig.feed.push_list(buffer_list).unwrap();
-    // Several memories are one packet.
+    // A buffer with several memories is sent as one packet.
     let mut parts = gst::Buffer::new();
     for part in [&packet(25)[..2], &packet(25)[2..]] {
         parts
@@ -167,7 +167,7 @@ fn clients_are_added_removed_cleared_and_counted() {
         .emit_by_name::<()>("remove", &[&host, &ports[1]]);
     rig.element
         .emit_by_name::<()>("remove", &[&host, &ports[1]]);
-    // A client is removed once more than it was added, and one that was never added. Neither does any harm.
+    // A client is removed once more than it was added, and a client is removed that was never added. Neither does any harm.
     rig.element
         .emit_by_name::<()>("remove", &[&host, &ports[1]]);
     rig.element.emit_by_name::<()>("add", &[&host, &0i32]);
@@ -208,7 +208,7 @@ fn host_and_port_are_the_first_client() {
 }
 
 #[test]
-fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
+fn invalid_clients_are_refused_with_a_warning_and_the_list_is_unchanged() {
     let sink = make("ts-udpsink");
     let bus = gst::Bus::new();
     sink.set_bus(Some(&bus));
@@ -221,7 +221,7 @@ fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
 }
 
 #[test]
-fn one_bad_client_of_three_does_not_stop_the_others() {
+fn an_unreachable_client_does_not_affect_the_other_clients() {
     let good = [socket(), socket()];
     let dead = socket().local_addr().unwrap();
     // Nothing listens at the second address; a broadcast needs a permission that this socket lacks.
@@ -245,7 +245,7 @@ fn one_bad_client_of_three_does_not_stop_the_others() {
 
 #[test]
 fn icmp_error_on_send_does_not_affect_other_clients() {
-    // A connected socket gets the error for unreceived packets at its next call.
+    // A connected socket gets the error for unreceived packets in its next call.
     init();
     let dead = socket().local_addr().unwrap();
     let good = socket();
@@ -269,7 +269,7 @@ fn icmp_error_on_send_does_not_affect_other_clients() {
 }
 
 #[test]
-fn sends_to_ipv6_and_ipv4_clients_alike() {
+fn ipv6_and_ipv4_clients_get_the_same_packets() {
     let (v4, v6) = (socket(), bound("::1"));
     let rig = Rig::new(
         &format!(
@@ -304,7 +304,7 @@ fn an_ipv6_client_added_before_ready_gets_packets() {
 }
 
 #[test]
-fn binds_to_the_configured_address() {
+fn the_socket_is_bound_to_the_configured_address() {
     let free = socket().local_addr().unwrap().port();
     let (rig, receiver) = sending(&format!(
         "sync=false bind-address=127.0.0.2 bind-port={free}"
@@ -318,7 +318,7 @@ fn binds_to_the_configured_address() {
 }
 
 #[test]
-fn shares_a_socket_with_a_source_both_ways() {
+fn a_socket_can_be_shared_with_a_source_in_both_directions() {
     for from_sink in [true, false] {
         let peer = socket();
         let name = context();
@@ -368,7 +368,7 @@ fn a_given_socket_that_was_closed_is_refused() {
 }
 
 #[test]
-fn renders_at_the_time_and_not_before() {
+fn a_buffer_is_sent_at_its_time_and_not_before() {
     let (rig, receiver, clock) = with_test_clock("");
     let result = rig.push_aside(timed(1, 10 * S));
     clock.wait_for_pending_id_count(1);
@@ -390,7 +390,7 @@ fn renders_at_the_time_and_not_before() {
 }
 
 #[test]
-fn renders_at_the_time_and_not_before_on_a_context() {
+fn a_buffer_is_sent_at_its_time_and_not_before_on_a_context() {
     let (_pipe, receiver, clock, feeder) = on_a_context("");
     feeder.send(10_000);
     feeder.send(11_000);
@@ -420,7 +420,7 @@ fn cpu_ticks(thread: &str) -> u64 {
 
 #[test]
 fn source_blocked_by_a_paused_sink_is_idle() {
-    // If it woke itself, it would poll again and again, from the first wake-up on.
+    // A sink that woke itself would poll again and again, from the first wake-up on.
     let receiver = socket();
     let name = context();
     let pipe = Pipe::parse(&format!(
@@ -435,7 +435,7 @@ fn source_blocked_by_a_paused_sink_is_idle() {
     eventually("the packet is in", || stat(&src, "packets-received") == 1);
     let event = gst::event::CustomDownstream::new(gst::Structure::new_empty("wake-up"));
     assert!(src.send_event(event));
-    // Watched for a while: the point of the test is that nothing happens.
+    // The thread is watched for a while, because the point of the test is that nothing happens.
     let before = cpu_ticks(&format!("ts:{name}"));
     std::thread::sleep(std::time::Duration::from_millis(300));
     let ticks = cpu_ticks(&format!("ts:{name}")) - before;
@@ -447,7 +447,7 @@ fn source_blocked_by_a_paused_sink_is_idle() {
 
 #[test]
 fn data_is_received_while_earlier_data_waits_for_the_clock() {
-    // A stream of more than one packet per slice fell behind when each wait blocked its source.
+    // If each wait blocked its source, a stream of more than one packet per slice would fall behind.
     let (pipe, receiver, clock, feeder) = on_a_context("");
     for i in 0..40 {
         feeder.send(1_000 + i);
@@ -495,7 +495,7 @@ fn a_wait_on_the_system_clock_is_a_timer_of_the_context() {
             .send_to(&packet(i), target(&pipe.get("src")))
             .unwrap();
         assert_eq!(received(&receiver), packet(i));
-        // It is never sent early. The machine may send it late.
+        // The packet is never sent early, but a busy machine may send it late.
         assert!(begin.elapsed() >= std::time::Duration::from_millis(30));
     }
 }
@@ -537,7 +537,7 @@ fn buffer_outside_the_segment_is_dropped() {
 }
 
 #[test]
-fn syncs_on_the_decoding_time_first() {
+fn the_decoding_time_precedes_the_presentation_time_in_synchronisation() {
     let (rig, receiver, clock) = with_test_clock("");
     let mut buffer = timed(1, 20 * S);
     buffer.get_mut().unwrap().set_dts(10 * S);
@@ -579,7 +579,7 @@ fn a_flush_also_cancels_a_push_that_arrives_at_the_same_time() {
             feed.push_event(gst::event::FlushStop::new(true));
         });
         rig.open_segment();
-        // The push may have arrived after the whole flush. Then the next flush ends it.
+        // If the push arrived only after the whole flush, the next flush ends it.
         while result
             .recv_timeout(std::time::Duration::from_millis(20))
             .is_err()
@@ -655,7 +655,7 @@ fn pause_and_stop_cancel_the_wait_for_the_clock_on_a_context() {
 }
 
 #[test]
-fn prerolls_on_the_first_buffer_of_a_source_that_is_not_live() {
+fn the_sink_prerolls_on_the_first_buffer_of_a_source_that_is_not_live() {
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
         "fakesrc num-buffers=3 sizetype=fixed sizemax=4 ! ts-udpsink name=sink sync=false clients={}",
@@ -677,7 +677,7 @@ fn prerolls_on_the_first_buffer_of_a_source_that_is_not_live() {
 }
 
 #[test]
-fn prerolls_on_a_gap_and_on_the_end() {
+fn the_sink_prerolls_on_a_gap_and_on_the_end() {
     for gap in [true, false] {
         let rig = Rig::new("ts-udpsink name=sink", gst::State::Paused);
         let (_, now, pending) = rig.element.state(gst::ClockTime::ZERO);
@@ -700,7 +700,7 @@ fn prerolls_on_a_gap_and_on_the_end() {
 }
 
 #[test]
-fn does_not_wait_for_a_preroll_without_async_or_with_a_live_source() {
+fn without_async_or_with_a_live_source_the_sink_does_not_wait_for_a_preroll() {
     let rig = Rig::without_stream("ts-udpsink async=false", gst::State::Ready);
     let result = rig.element.set_state(gst::State::Paused);
     assert_eq!(result, Ok(gst::StateChangeSuccess::Success));
@@ -777,7 +777,7 @@ fn sinks_of_one_source_wait_independently() {
     assert!(clock.crank());
     assert_eq!(received(&early), packet(1));
     assert_nothing(&late);
-    // The source's task checks all its waits whenever one of them is over.
+    // The source's task checks all its waits when any of them is over.
     eventually("the late one waits", || {
         clock.next_entry_time() == Some(106 * S)
     });
@@ -825,8 +825,8 @@ fn an_unlinked_branch_does_not_affect_a_waiting_sibling() {
     clock.wait_for_pending_id_count(1);
     bad.unlink(&bad.peer().unwrap()).unwrap();
     gate.open();
-    // The failure is known once the queue refuses; the source has checked both waits by the time that it waits for the clock
-    // again.
+    // The failure is known as soon as the queue refuses data. When the source waits for the clock again, it has checked both
+    // waits.
     eventually("the queue has failed", || {
         pipe.get("bad").property::<u32>("current-level-buffers") < 3
     });
@@ -841,14 +841,14 @@ fn an_unlinked_branch_does_not_affect_a_waiting_sibling() {
     eventually("the sibling still waits", || clock.peek_id_count() == 1);
     assert!(clock.crank());
     assert_eq!(received(&receiver), packet(10_000));
-    // As with a stock queue: the tee continues while one branch is linked.
+    // As with a stock queue, the tee continues while one branch is linked.
     feeder.send(0);
     assert_eq!(received(&receiver), packet(0));
     pipe.assert_no_error();
 }
 
 #[test]
-fn sends_multicast_through_an_interface_and_back_if_configured() {
+fn multicast_leaves_through_the_interface_and_is_looped_back_if_configured() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=239.255.43.31 port=0 multicast-iface=lo context={} ! fakesink name=got async=false sync=false",
         context()
@@ -863,7 +863,7 @@ fn sends_multicast_through_an_interface_and_back_if_configured() {
             ),
             gst::State::Playing,
         );
-        // Packets sent through this very interface return in any case, so the option is checked.
+        // Packets that are sent through this interface return in any case, so the test checks the option itself.
         for used in ["used-socket", "used-socket-v6"] {
             let socket = rig.element.property::<Option<gio::Socket>>(used).unwrap();
             assert_eq!(socket.is_multicast_loopback(), loops, "{used}");
@@ -923,7 +923,7 @@ fn uri_handler_sets_and_returns_udp_uris() {
     assert!(handler.set_uri("http://x:1").is_err());
 }
 
-/// A host that does not resolve is not replaced: nothing is sent, and the element does not start.
+/// A host name that does not resolve is not replaced by another address. Nothing is sent, and the element does not start.
 #[test]
 fn a_host_that_does_not_resolve_is_refused() {
     let bystander = socket();
@@ -945,7 +945,7 @@ fn a_host_that_does_not_resolve_is_refused() {
         let said = text(&pipe.message(&[gst::MessageType::Error]));
         assert!(said.contains("nowhere.invalid"), "{said}");
         assert_nothing(&bystander);
-        // Another host clears the error.
+        // Setting another host clears the error.
         pipe.to(gst::State::Null);
         pipe.get("sink").set_property("host", "127.0.0.1");
         assert_eq!(
@@ -956,8 +956,8 @@ fn a_host_that_does_not_resolve_is_refused() {
     }
 }
 
-/// One source of truth for additions of the same destination: the stock element, which both settings of `send-duplicates` follow.
-/// Programs written for thread-sharing sinks expect that unset additions are not counted.
+/// The stock element defines how additions of the same destination count, for both settings of `send-duplicates`. Programs
+/// written for thread-sharing sinks expect that additions are not counted if the property is not set.
 #[test]
 fn repeated_client_is_counted_like_the_stock_element_or_once() {
     init();
@@ -977,7 +977,7 @@ fn repeated_client_is_counted_like_the_stock_element_or_once() {
         let look = |number: u32| {
             rig.push(numbered(number)).unwrap();
             let listed = sink.property::<String>("clients");
-            // After the packet comes one of another kind, so no more of the first kind follow.
+            // A packet of another kind is sent afterwards. When it arrives, no more packets of the first kind follow.
             let own = socket();
             own.send_to(b"end", receiver.local_addr().unwrap()).unwrap();
             let got =
@@ -1001,7 +1001,7 @@ fn repeated_client_is_counted_like_the_stock_element_or_once() {
         );
     }
     assert_eq!(observe("ts-udpsink", None), [(1, 1), (0, 0), (0, 0)]);
-    // Whether the property is set decides, not the order.
+    // Only the value of the property matters, not whether it is set before or after the clients.
     let sink = make("ts-udpsink");
     sink.set_property("clients", "10.0.0.1:7,10.0.0.1:7");
     assert_eq!(sink.property::<String>("clients"), "10.0.0.1:7");
@@ -1011,7 +1011,7 @@ fn repeated_client_is_counted_like_the_stock_element_or_once() {
 
 /// Setting a name starts no look-up: a property's setter must not wait for the network.
 #[test]
-fn names_are_looked_up_at_the_start_and_not_by_the_setter() {
+fn host_names_are_resolved_at_the_start_and_not_when_they_are_set() {
     init();
     let receiver = socket();
     let port = receiver.local_addr().unwrap().port();
@@ -1085,7 +1085,7 @@ fn name_added_while_playing_is_resolved_or_reported() {
 }
 
 #[test]
-fn two_clients_of_one_group_share_a_membership_until_both_are_gone() {
+fn two_clients_of_one_group_share_a_membership_until_both_are_removed() {
     let group = "239.255.77.18";
     let members = || {
         // igmp: the groups of each interface, in hexadecimal, in the machine's byte order.
@@ -1147,7 +1147,7 @@ fn each_client_counts_its_own_errors() {
     );
 }
 
-/// More clients than one system call serves, of both families, some twice: each gets each packet in order.
+/// There are more clients than one system call serves, of both families, some twice. Each gets each packet in order.
 #[test]
 fn many_clients_get_each_packet_as_often_as_they_were_added() {
     let receivers: Vec<UdpSocket> = (0..50)
@@ -1177,8 +1177,8 @@ fn many_clients_get_each_packet_as_often_as_they_were_added() {
     assert_eq!(stat(&rig.element, "send-errors"), 0);
 }
 
-/// A list is sent as a whole at the time of its first buffer, as by the stock element. Each client gets all of it in order, with
-/// buffers of any memory.
+/// As with the stock element, a list is sent as a whole at the time of its first buffer. Each client gets all of it in order,
+/// whatever the memories of the buffers are.
 #[test]
 fn lists_are_sent_whole_in_order_and_to_each_client() {
     const BUFFERS: usize = 37;
@@ -1193,7 +1193,7 @@ fn lists_are_sent_whole_in_order_and_to_each_client() {
     let mut list = gst::BufferList::new();
     let mut expected = Vec::new();
     for i in 0..BUFFERS {
-        // One memory, a header and a payload, and more memories than are sent in place.
+        // Some buffers have one memory, some a header and a payload, and some more memories than are sent in place.
         let pieces = [1, 2, 7][i % 3];
         let mut buffer = gst::Buffer::new();
         let mut whole: Vec<u8> = Vec::new();
@@ -1203,7 +1203,7 @@ fn lists_are_sent_whole_in_order_and_to_each_client() {
             let memory = gst::Memory::from_slice(bytes);
             buffer.get_mut().unwrap().append_memory(memory);
         }
-        // Times in the far future, except the first: the list has one time.
+        // All times except the first are in the far future, but the list has only one time.
         let pts = S * i as u64 * 3600;
         buffer.get_mut().unwrap().set_pts(pts);
         list.get_mut().unwrap().add(buffer);

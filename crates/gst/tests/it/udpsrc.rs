@@ -7,7 +7,7 @@ use crate::common::*;
 use gio::prelude::*;
 use gst::prelude::*;
 
-/// A source on loopback and any free port, its output, and its address.
+/// Returns a source on loopback and any free port, its output, and its address.
 fn playing(properties: &str) -> (Pipe, std::sync::mpsc::Receiver<Seen>, SocketAddr) {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} {properties} ! fakesink name=sink sync=false async=false",
@@ -20,7 +20,7 @@ fn playing(properties: &str) -> (Pipe, std::sync::mpsc::Receiver<Seen>, SocketAd
 }
 
 #[test]
-fn receives_in_order_with_stream_caps_segment_and_time() {
+fn packets_arrive_in_order_after_stream_start_caps_and_segment() {
     let (pipe, seen, target) = playing("caps=application/x-test,n=(int)1");
     let sender = socket();
     for i in 0..50 {
@@ -49,7 +49,7 @@ fn receives_in_order_with_stream_caps_segment_and_time() {
 }
 
 #[test]
-fn is_live_and_reports_its_wait_as_latency() {
+fn the_source_is_live_and_reports_its_wait_as_latency() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} context-wait=20 ! fakesink sync=false",
         context()
@@ -82,8 +82,8 @@ fn is_live_and_reports_its_wait_as_latency() {
 }
 
 #[test]
-fn pushes_nothing_while_paused() {
-    // The sink is not a stock one, which would block the thread with the current packet.
+fn a_paused_source_pushes_nothing() {
+    // The sink is one of ours. A stock sink would block the thread with the current packet.
     let receiver = socket();
     let name = context();
     let pipe = Pipe::parse(&format!(
@@ -95,7 +95,7 @@ fn pushes_nothing_while_paused() {
     sender.send_to(&packet(0), address).unwrap();
     assert_eq!(received(&receiver), packet(0));
     pipe.to(gst::State::Paused);
-    // Another element of the same context plays and passes data: the thread has handled the pause.
+    // When another element of the same context plays and passes data, the thread has handled the pause.
     let other = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={name} ! fakesink name=sink sync=false async=false"
     ));
@@ -113,7 +113,7 @@ fn pushes_nothing_while_paused() {
 }
 
 #[test]
-fn caps_that_change_come_before_the_next_packet() {
+fn changed_caps_are_sent_before_the_next_packet() {
     for first in ["caps=application/x-one", ""] {
         let (pipe, seen, target) = playing(first);
         let sender = socket();
@@ -133,7 +133,7 @@ fn caps_that_change_come_before_the_next_packet() {
 
 #[test]
 fn caps_that_are_open_are_fixed_before_they_are_announced() {
-    // Any caps that downstream accepts, and changes while it runs.
+    // The source may use any caps that downstream accepts, and may change them while it runs.
     let (pipe, seen, target) = playing("caps=application/x-test,n=[1,5]");
     let sender = socket();
     sender.send_to(&packet(0), target).unwrap();
@@ -170,7 +170,7 @@ fn caps_that_downstream_refuses_are_an_error_not_a_panic() {
 #[test]
 fn oversized_packet_is_truncated_counted_flagged_and_reported() {
     for packets in [1u64, 40] {
-        // Many at once are received in batches.
+        // Many packets at once are received in batches.
         let (pipe, seen, target) = playing("mtu=10 context-wait=20");
         let sender = socket();
         for _ in 0..packets {
@@ -240,7 +240,7 @@ fn sender_address_is_attached_if_configured() {
 }
 
 #[test]
-fn attaches_the_kernels_time_if_configured() {
+fn the_kernels_timestamp_is_attached_if_configured() {
     let (_pipe, seen, target) = playing("socket-timestamp=realtime");
     let sender = socket();
     for i in 0..20 {
@@ -262,14 +262,14 @@ fn attaches_the_kernels_time_if_configured() {
 }
 
 #[test]
-fn does_not_stamp_if_configured() {
+fn buffers_get_no_timestamps_if_configured() {
     let (_pipe, seen, target) = playing("do-timestamp=false");
     socket().send_to(&packet(0), target).unwrap();
     assert_eq!(next_buffer(&seen).pts(), None);
 }
 
 #[test]
-fn posts_a_message_when_nothing_arrives_for_a_while() {
+fn a_message_is_posted_when_nothing_arrives_for_a_while() {
     let (pipe, seen, target) = playing("timeout=20000000");
     for _ in 0..2 {
         let message = pipe.expect(gst::MessageType::Element);
@@ -283,7 +283,7 @@ fn posts_a_message_when_nothing_arrives_for_a_while() {
 }
 
 #[test]
-fn eos_ends_it_once_and_a_flush_lets_it_begin_again() {
+fn an_eos_event_ends_the_stream_once_and_a_flush_restarts_it() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     sender.send_to(&packet(0), target).unwrap();
@@ -301,7 +301,7 @@ fn eos_ends_it_once_and_a_flush_lets_it_begin_again() {
     }
     assert!(src.send_event(gst::event::Eos::new()));
     pipe.expect(gst::MessageType::Eos);
-    // The same from the beginning.
+    // The same must hold after a start from READY.
     pipe.to(gst::State::Ready);
     pipe.play();
     sender
@@ -328,7 +328,7 @@ fn a_downstream_that_ends_or_fails_is_an_eos_or_an_error() {
         .unwrap();
     let error = pipe.message(&[gst::MessageType::Error]);
     assert!(text(&error).contains("NotLinked"), "{error:?}");
-    // An error state can be left downward, and it works again once linked.
+    // The element can leave the error state downwards, and works again once it is linked.
     pipe.to(gst::State::Null);
     let sink = gst::ElementFactory::make("fakesink")
         .property("async", false)
@@ -367,7 +367,7 @@ fn unbindable_address_is_refused_by_name() {
         let error = pipe.message(&[gst::MessageType::Error]);
         assert!(text(&error).contains(named), "{error:?}");
     }
-    // A port in use, without sharing.
+    // The port is in use and not shared.
     let taken = socket();
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc address=127.0.0.1 reuse=false port={} ! fakesink",
@@ -413,7 +413,7 @@ fn a_host_name_is_accepted_as_address() {
 }
 
 #[test]
-fn receives_on_ipv6() {
+fn packets_are_received_over_ipv6() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=::1 port=0 context={} ! fakesink name=sink async=false",
         context()
@@ -546,7 +546,7 @@ fn uri_handler_sets_and_returns_udp_uris() {
 }
 
 #[test]
-fn joins_multicast_groups_with_and_without_an_interface() {
+fn multicast_groups_are_joined_with_and_without_an_interface() {
     let with = ["multicast-iface=lo", "multicast-iface=lo,lo", ""];
     for group in ["239.255.43.21", "ff05::4321", "ff02::4321", "ff01::4321"] {
         for interface in with {
@@ -563,7 +563,7 @@ fn joins_multicast_groups_with_and_without_an_interface() {
             let start = pipe.0.set_state(gst::State::Playing);
             if start.is_err() {
                 let error = pipe.message(&[gst::MessageType::Error]);
-                // Without a name, the routing table chooses the interface, and may have none.
+                // Without a name, the routing table chooses the interface. It may have no route.
                 let no_route = interface.is_empty() && text(&error).contains("No such device");
                 assert!(no_route, "{group} {interface}: {error:?}");
                 continue;
@@ -585,8 +585,8 @@ fn joins_multicast_groups_with_and_without_an_interface() {
     }
 }
 
-/// Sends to a group through the loopback interface. `false`: it has no route for such groups (IPv6, rarely
-/// configured).
+/// Sends to a group through the loopback interface. Returns `false` if that interface has no route for such groups (for IPv6, one
+/// is rarely configured).
 fn send_multicast(group: IpAddr, port: u16, data: &[u8]) -> bool {
     match group {
         IpAddr::V4(_) => {
@@ -610,7 +610,7 @@ fn send_multicast(group: IpAddr, port: u16, data: &[u8]) -> bool {
 }
 
 #[test]
-fn without_auto_multicast_it_does_not_join() {
+fn without_auto_multicast_no_group_is_joined() {
     let pipe = Pipe::parse(
         "ts-udpsrc name=src address=239.255.43.22 port=0 auto-multicast=false multicast-iface=nosuchif0 ! fakesink async=false",
     );
@@ -618,7 +618,7 @@ fn without_auto_multicast_it_does_not_join() {
 }
 
 #[test]
-fn receives_a_group_from_one_source_only() {
+fn packets_to_a_group_are_received_only_from_the_configured_source() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=232.255.43.23 port=0 context={} multicast-source=+127.0.0.1 multicast-iface=lo ! fakesink name=sink async=false",
         context()
@@ -673,7 +673,7 @@ fn a_flooded_source_does_not_starve_its_neighbours() {
                 sender.send_to(&packet(round), address).unwrap();
             }
             for (seen, address) in seen.iter().zip(&quiet) {
-                // The kernel may drop packets during a flood, before they reach any socket. Then the test sends again.
+                // During a flood, the kernel may drop packets before they reach any socket. Then the test sends again.
                 eventually("a quiet one receives", || {
                     let next = seen.recv_timeout(Duration::from_millis(500));
                     if next.is_err() {
@@ -692,7 +692,7 @@ fn a_flooded_source_does_not_starve_its_neighbours() {
 }
 
 #[test]
-fn a_clock_that_changes_or_is_missing_is_survived() {
+fn the_source_continues_if_the_clock_changes_or_is_missing() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     let src = pipe.get("src");
@@ -701,10 +701,10 @@ fn a_clock_that_changes_or_is_missing_is_survived() {
     let test_clock = gst_check::TestClock::with_start_time(gst::ClockTime::from_seconds(5_000_000));
     src.set_base_time(gst::ClockTime::from_seconds(4_999_990));
     src.set_clock(Some(&test_clock)).unwrap();
-    // A packet that arrives at the same moment may still have the old clock's time.
+    // A packet that arrives just now may still have the time of the old clock.
     eventually("the new clock's time", || {
         sender.send_to(&packet(1), target).unwrap();
-        // The arrival time, just before the time at which this clock is stopped.
+        // The time is that of the arrival, just before the time at which this clock is stopped.
         let pts = next_buffer(&seen).pts().expect("a time");
         pts.seconds() == 9 || pts == gst::ClockTime::from_seconds(10)
     });
@@ -753,7 +753,7 @@ fn buffers_outlive_their_source() {
 
 #[test]
 fn a_throttled_source_starts_and_stops_without_waiting_for_its_slice() {
-    // With the longest wait, a hundred state changes would take minutes.
+    // The context has the longest wait. If each change waited for it, a hundred changes would take minutes.
     let begin = std::time::Instant::now();
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} context-wait=1000 ! fakesink async=false",
@@ -766,8 +766,8 @@ fn a_throttled_source_starts_and_stops_without_waiting_for_its_slice() {
     assert!(begin.elapsed() < Duration::from_secs(25));
 }
 
-/// Two sources use one socket, and each closes it at its end. The kernel gives the closed descriptor's number to the next socket
-/// of the process, which the other source must not touch.
+/// Two sources use one socket, and each of them closes it when it stops. The kernel gives the number of the closed descriptor to
+/// the process's next socket, which the other source must not touch.
 #[test]
 fn a_socket_closed_by_one_of_two_users_still_serves_the_other() {
     let shared = gio_socket("127.0.0.1");
@@ -809,12 +809,12 @@ fn a_socket_closed_by_one_of_two_users_still_serves_the_other() {
     UdpSocket::bind(there).unwrap();
 }
 
-/// A slice passes on several packets together that arrived one after another. Their times are those of the kernel. With the
-/// slice's time, packets would have equal times, and a jitter buffer downstream would see a slice of jitter.
+/// In one slice, the source pushes several packets that arrived one after another. Their times are those of the kernel. If they
+/// had the slice's time, they would have equal times, and a jitter buffer downstream would measure a slice of jitter.
 #[test]
-fn times_are_those_of_the_arrival_and_not_of_the_slice() {
+fn timestamps_are_arrival_times_and_not_times_of_slices() {
     let name = context();
-    // Longer than the test's sending takes: all packets arrive in one slice, or two.
+    // The slice is longer than sending takes in this test, so all packets arrive in one slice, or two.
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 socket-timestamp=realtime context={name} context-wait=500 \
          ! fakesink name=sink async=false"
@@ -867,15 +867,15 @@ fn packets_that_the_kernel_drops_are_counted() {
     pipe.play();
     sender.send_to(&packet(7), to).unwrap();
     while bytes(&next_buffer(&seen)) != packet(7) {
-        // The last one may find the buffer still full.
+        // The buffer may still be full when the last packet arrives.
         sender.send_to(&packet(7), to).unwrap();
     }
     let dropped = stat(&src, "kernel-drops");
     assert!(dropped > 0);
-    // No more packets are in flight, so the numbers add up: each of the last packets has arrived or was dropped.
+    // No more packets are in flight, so the numbers add up: each of the last packets has either arrived or been dropped.
     let received = || stat(&src, "packets-received");
     assert!(received() + dropped >= PACKETS);
-    // The count survives the socket.
+    // The count stays when the socket is closed.
     pipe.to(gst::State::Null);
     assert!(stat(&src, "kernel-drops") >= dropped);
 }
@@ -894,7 +894,7 @@ fn port_and_address_change_while_it_plays() {
     assert_eq!(second.port(), free);
     sender.send_to(&packet(2), second).unwrap();
     assert_eq!(number(&next_buffer(&seen)), 2);
-    // The old port is free again, once the context has moved.
+    // The old port is free again as soon as the context has switched to the new socket.
     eventually("the old socket is closed", || {
         UdpSocket::bind(first).is_ok()
     });
@@ -916,7 +916,7 @@ fn port_and_address_change_while_it_plays() {
     sender.send_to(&packet(4), here).unwrap();
     assert_eq!(number(&next_buffer(&seen)), 4);
     src.set_property("address", "127.0.0.1");
-    // The same in PAUSED; the new address is used after the next start.
+    // The same is possible in PAUSED. The new address is used after the next start.
     pipe.to(gst::State::Paused);
     src.set_property("port", 0);
     pipe.play();
@@ -948,7 +948,7 @@ fn loop_changes_while_it_plays() {
 /// fdinfo).
 fn is_watched(bound: SocketAddr) -> bool {
     let port = format!(":{:04X}", bound.port());
-    // The kernel reads its table in parts, so an entry may be missed while its neighbours change.
+    // The kernel reads its table in parts, so the reading may miss an entry while its neighbours change.
     let inode = (0..1000).find_map(|_| {
         let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
         sockets.lines().find_map(|line| {
@@ -965,8 +965,8 @@ fn is_watched(bound: SocketAddr) -> bool {
     })
 }
 
-/// A socket with a packet in each slice is not watched any more. Such a source handles changes of its stream, its state and its
-/// address.
+/// A socket with a packet in each slice is not watched any more. Such a source must nevertheless handle changes of its stream,
+/// its state and its address.
 #[test]
 fn a_regular_stream_may_end_burst_pause_and_move() {
     let (pipe, seen, first) = playing("context-wait=20");
@@ -993,7 +993,7 @@ fn a_regular_stream_may_end_burst_pause_and_move() {
     };
     assert!(is_watched(first));
     until_regular(first);
-    // The end of the stream, and its next beginning.
+    // The stream ends, and later begins again.
     eventually("it is watched", || is_watched(first));
     until_regular(first);
     burst(first);

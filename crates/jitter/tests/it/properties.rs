@@ -31,13 +31,13 @@ enum Event {
     },
 }
 
-/// A simple model of the jitter buffer: a sorted map, true packet numbers, no wrap-around, no clock skew. Packet n is sent at n *
-/// 20 ms.
+/// A simple model of the jitter buffer: a sorted map with the packets' true numbers, without wrap-around or clock skew. Packet n
+/// is sent at n * 20 ms.
 struct Twin {
     release: Release,
     held: BTreeMap<i64, ()>,
     given: BTreeSet<i64>,
-    /// Play time of packet 0, known after the first packet.
+    /// Play time of packet 0, which is known after the first packet.
     base_ns: Option<i64>,
     next: i64,
     has_begun: bool,
@@ -140,7 +140,7 @@ impl Real {
 
     fn drain(&mut self, now_ns: u64) -> Vec<Event> {
         let mut events = Vec::new();
-        // The packet with this sequence number that is nearest to the last one known.
+        // Find the packet with this sequence number that is nearest to the last known packet.
         let mut near = 0;
         while let Some(output) = self.buffer.poll_output(now_ns) {
             events.push(match output {
@@ -195,8 +195,8 @@ fn travels() -> impl Strategy<Value = Vec<(u64, bool, bool)>> {
     )
 }
 
-/// Arrival times of the packets. At most every third packet is delayed beyond the latency, because a run of late ones alone would
-/// count as a restart. The first is neither lost nor late.
+/// Returns the arrival times of the packets. At most every third packet is delayed beyond the latency, because several
+/// consecutive late packets would count as a restart. The first packet is neither lost nor late.
 fn schedule(travels: &[(u64, bool, bool)]) -> Vec<(u64, i64)> {
     let mut schedule = Vec::new();
     for (number, (delay_ms, is_lost, is_twice)) in travels.iter().enumerate() {
@@ -262,10 +262,10 @@ proptest! {
         }
     }
 
-    /// Within the latency, the order of arrival makes no difference to the output. Packets that are output at once fix the start
-    /// of the stream, so the first of them arrives first.
+    /// If all packets arrive within the latency, their order makes no difference to the output. If packets are output at once,
+    /// the first output determines the start of the stream. So in this mode, the first packet arrives first.
     #[test]
-    fn any_order_within_the_latency_gives_the_same(
+    fn packets_in_any_order_within_the_latency_give_the_same_output(
         delays_ms in prop::collection::vec(0..99_u64, 2..300),
         release in release(),
         is_window: bool,
@@ -331,7 +331,8 @@ let is_fixed = number == 0 && release == Release::InOrder;
             let ssrc = Ssrc(if kind == 0 { ssrc } else { 1 });
             let arrival = Arrival { ssrc, seq, time, marker, arrival_ns: None, packet: () };
             watched.handle(now_ns, arrival);
-            // Until a packet comes 20 ms after the one before, the caller acts as if its socket held more packets.
+            // Until the socket is empty, which here is when a packet comes 20 ms after the one before, the caller acts as if its
+            // socket held more packets.
             if looks_on && kind != 3 {
                 watched.drain_before_loss(now_ns);
             } else {

@@ -1,6 +1,6 @@
 //! A sender and a network between it and the jitter buffer, in virtual time, all from a seed.
 //!
-//! The ledger keeps the sent packets, what the network did to them, and the output, so that a test can compare the three.
+//! The ledger records the sent packets, what the network did to them, and the output, so that a test can compare these.
 
 // Each test program uses some of it.
 #![allow(dead_code, unreachable_pub)]
@@ -35,7 +35,7 @@ impl Random {
         self.next() % n
     }
 
-    /// True `permille` of 1000 times.
+    /// Returns `true` with a probability of `permille` / 1000.
     pub fn permille(&mut self, permille: u32) -> bool {
         self.below(1000) < u64::from(permille)
     }
@@ -46,7 +46,7 @@ impl Random {
 pub enum Event {
     /// The sender restarts with new sequence numbers and timestamps, but the same SSRC.
     Restart { seq: u16, time: u32 },
-    /// New everything.
+    /// SSRC, sequence numbers and timestamps change.
     NewSource { ssrc: u32, seq: u16, time: u32 },
     /// The sender pauses. The next packet has the marker, and its timestamp includes the pause.
     Silence { ms: u64 },
@@ -60,25 +60,25 @@ pub enum Loss {
     Uniform {
         permille: u32,
     },
-    /// Gilbert-Elliott: all packets are lost in the bad state, none in the good one. The values are permille to change the state
-    /// per packet.
+    /// Gilbert-Elliott model: all packets are lost in the bad state, and none in the good one. The values are the probabilities
+    /// of a change of the state per packet, in permille.
     Bursts {
         to_bad: u32,
         to_good: u32,
     },
 }
 
-/// Behaviour of the network. Delays add up.
+/// Behaviour of the network. A packet's delay is the sum of all delays.
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
     pub loss: Loss,
-    /// Maximum delay; each packet is delayed randomly by 0 to this.
+    /// Maximum random delay. Each packet is delayed by 0 to this.
     pub jitter_ms: u64,
     /// Permille of packets with an additional delay.
     pub detour_permille: u32,
     pub detour_ms: u64,
     pub duplicate_permille: u32,
-    /// The sender's clock is fast by this.
+    /// How much faster than the local clock the sender's clock is.
     pub drift_ppm: i64,
 }
 
@@ -93,7 +93,7 @@ pub const CALM: Net = Net {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// On the local clock.
+    /// Send time on the local clock.
     pub at_ns: u64,
     pub ssrc: Ssrc,
     pub seq: SeqNum,
@@ -105,7 +105,7 @@ pub struct Sent {
 /// A packet that was output.
 #[derive(Clone, Copy, Debug)]
 pub struct Played {
-    /// Number among all sent.
+    /// Number of the packet among all sent packets.
     pub number: usize,
     pub at_ns: u64,
     pub play_ns: u64,
@@ -122,7 +122,7 @@ pub struct Ledger {
     pub lost_by_net: u64,
 }
 
-/// All packets of a sender that starts at these numbers.
+/// Returns all packets of a sender that starts with these numbers.
 pub fn send(
     packets: usize,
     seq: u16,
@@ -133,7 +133,7 @@ pub fn send(
 ) -> Vec<Sent> {
     let mut sent = Vec::with_capacity(packets);
     let (mut ssrc, mut seq, mut time) = (Ssrc(1), SeqNum(seq), RtpTime(time));
-    // On the sender's clock.
+    // This time is on the sender's clock.
     let mut clock_ns = 10 * SECOND;
     let mut is_bad = false;
     for number in 0..packets {
@@ -162,7 +162,7 @@ pub fn send(
                 is_bad
             }
         };
-        // A fast clock's second is over sooner.
+        // On a fast clock, a second ends sooner.
         let at_ns = (clock_ns as i64 - clock_ns as i64 / 1_000_000 * net.drift_ppm) as u64;
         // The first and the last packet are never lost: such a loss cannot be detected.
         let is_lost = is_lost && number > 0 && number < packets - 1;
@@ -181,7 +181,7 @@ pub fn send(
     sent
 }
 
-/// Arrival of each copy of each packet, as (time, number), in that order.
+/// Returns the arrival of each copy of each packet, as (time, number), in that order.
 pub fn arrivals(
     sent: &[Sent],
     net: &Net,
@@ -280,14 +280,14 @@ fn note(outputs: Vec<Output<u32>>, at_ns: u64, numbers: &[usize], ledger: &mut L
 }
 
 impl Ledger {
-    /// Packets are output in the order in which they were sent, none twice.
+    /// Checks that packets are output in the order in which they were sent, and none twice.
     pub fn assert_in_order(&self) {
         for pair in self.played.windows(2) {
             assert!(pair[0].number < pair[1].number, "{pair:?}");
         }
     }
 
-    /// Minimum and maximum of `of` over all packets played from the sent packet `from` on.
+    /// Returns minimum and maximum of `of` over all packets played from the sent packet `from` on.
     pub fn range(&self, from: usize, of: impl Fn(&Played, &Sent) -> i64) -> (i64, i64) {
         let all = self.played.iter().filter(|played| played.number >= from);
         all.map(|played| of(played, &self.sent[played.number]))

@@ -14,10 +14,10 @@ struct Scenario {
 }
 
 struct Expect {
-    /// Maximum number of late packets. All others that the network did not lose are played.
+    /// Maximum number of late packets. All other packets that the network did not lose are played.
     late_max: u64,
     resyncs: u64,
-    /// Maximum unevenness of the output at deadlines, after the first 10 s of the stream.
+    /// Maximum unevenness of the output in the mode [`Release::AtDeadline`], after the first 10 s of the stream.
     spread_ms_max: i64,
 }
 
@@ -274,7 +274,7 @@ fn run(scenario: &Scenario, release: Release) -> (Stats, Ledger) {
 }
 
 #[test]
-fn every_scenario_in_both_modes() {
+fn every_scenario_passes_in_both_modes() {
     for scenario in SCENARIOS {
         for release in [Release::AtDeadline, Release::InOrder] {
             let what = format!("{}, {release:?}", scenario.name);
@@ -350,7 +350,7 @@ fn check_times(what: &str, scenario: &Scenario, release: Release, ledger: &Ledge
 }
 
 #[test]
-fn losses_together_are_one_event() {
+fn consecutive_losses_are_one_event() {
     let scenario = &SCENARIOS[2];
     for release in [Release::AtDeadline, Release::InOrder] {
         let (_, ledger) = run(scenario, release);
@@ -364,9 +364,9 @@ fn losses_together_are_one_event() {
     }
 }
 
-/// A defect of another implementation: the jitter value never decreased. After half an hour of jitter, it must return to zero.
+/// In another implementation, the jitter value never decreased. After half an hour of jitter, it must return to zero.
 #[test]
-fn jitter_decays() {
+fn the_jitter_returns_to_zero_after_half_an_hour_of_jitter() {
     let mut random = Random(5);
     let rough = Net {
         jitter_ms: 40,
@@ -377,7 +377,7 @@ fn jitter_decays() {
     let mut heap = crate::relay::arrivals(&sent[..rough_until], &rough, &mut random);
     let (watched, _) = crate::relay::carry(Config::new(8_000, 60 * MS), sent.clone(), heap.clone());
     let jitter_ns = watched.buffer().stats().jitter_ns;
-    // The mean difference of two delays, evenly distributed from 0 to 40 ms, is a third of that.
+    // The mean difference of two delays that are evenly distributed from 0 to 40 ms is a third of 40 ms.
     assert!((9 * MS..18 * MS).contains(&jitter_ns), "{jitter_ns}");
     for (number, packet) in sent.iter().enumerate().skip(rough_until) {
         heap.push(std::cmp::Reverse((packet.at_ns, number)));
@@ -386,8 +386,8 @@ fn jitter_decays() {
     assert_eq!(watched.buffer().stats().jitter_ns, 0);
 }
 
-/// A defect of another implementation: arrival times were truncated to 32 bits of µs, so that after 71.6 minutes the jitter value
-/// exploded.
+/// In another implementation, arrival times were truncated to 32 bits of µs, so that the jitter value exploded after 71.6
+/// minutes.
 #[test]
 fn jitter_does_not_change_after_71_minutes() {
     let scenario = Scenario {
@@ -411,7 +411,7 @@ fn jitter_does_not_change_after_71_minutes() {
     let mut worst_ns = 0;
     while let Some(std::cmp::Reverse((at_ns, number))) = heap.pop() {
         let packet = sent[number];
-        // From a few seconds before the first wrap, over two wraps.
+        // The stream starts a few seconds before the first wrap, and lasts until after the second one.
         let now_ns = at_ns + wrap_ns - 20 * SECOND;
         watched.handle(
             now_ns,

@@ -1,9 +1,9 @@
-//! The delay of a stream steps up or down permanently: the sender pauses with its timestamps, or the path changes. A table of
-//! steps, jitters and drifts in virtual time.
+//! The delay of a stream steps up or down permanently, because the sender pauses together with its timestamps, or because the
+//! path changes. The tests use a table of steps, jitters and drifts in virtual time.
 //!
-//! The bounds follow from the definition. A packet whose delay stays within the latency of its new path is not lost, except in
-//! the first 200 ms after the step. From 2 s after the step, no packet waits longer than on a path with the new delay from the
-//! start.
+//! The bounds follow from the definition. If a packet's delay stays within the latency of its new path, the packet is not lost,
+//! except in the first 200 ms after the step. From 2 s after the step, no packet waits longer than it would if the path had
+//! always had the new delay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +20,7 @@ enum Step {
     Longer(u64),
     /// The path takes less time from this packet on.
     Shorter(u64),
-    /// The timestamps skip this much: the sender corrects its clock.
+    /// The timestamps skip by this much, because the sender corrects its clock.
     Skip(u64),
 }
 
@@ -45,7 +45,7 @@ struct Case {
 const STARTS: [usize; 2] = [600, 50];
 const AFTER: usize = 500;
 
-/// A path of this length can become 10 s shorter.
+/// Length of the path, so that it can become 10 s shorter.
 const PATH_MS: u64 = 11_000;
 
 fn sent(case: &Case, step_at: usize, random: &mut Random) -> Vec<Sent> {
@@ -66,7 +66,7 @@ fn sent(case: &Case, step_at: usize, random: &mut Random) -> Vec<Sent> {
     sent
 }
 
-/// Time on the path without jitter.
+/// Returns the time on the path without jitter.
 fn path_ms(step: Step, is_after: bool) -> u64 {
     match step {
         Step::Longer(ms) if is_after => PATH_MS + ms,
@@ -78,7 +78,7 @@ fn path_ms(step: Step, is_after: bool) -> u64 {
 fn run(case: &Case, step_at: usize) -> (Stats, Ledger) {
     let mut random = Random(case.step.ms() + case.jitter_ms);
     let sent = sent(case, step_at, &mut random);
-    // Packets still on the longer path arrive with the first packet of the shorter one.
+    // Packets that are still on the longer path arrive together with the first packet of the shorter path.
     let joined_ns = sent[step_at].at_ns + path_ms(case.step, true) * MS;
     let heap: BinaryHeap<_> = sent
         .iter()
@@ -138,7 +138,8 @@ fn step_of_the_delay_loses_at_most_200_ms() {
         for step_at in STARTS {
             let (stats, ledger) = run(&case, step_at);
             ledger.assert_in_order();
-            // After a pause nothing need be lost if the first packet shows it by arriving after its deadline.
+            // After a pause, nothing need be lost if the first packet arrives after its deadline, because it then shows the
+            // pause.
             let allowed = match case.step {
                 Step::Pause(ms) if ms >= case.latency_ms => 0,
                 Step::Skip(_) | Step::Shorter(_) => 0,
@@ -158,13 +159,13 @@ fn two_seconds_after_a_step_the_delay_is_that_of_the_new_path() {
                 let path_ns = path_ms(case.step, played.number >= step_at) * MS;
                 played.play_ns as i64 - (sent.at_ns + path_ns) as i64
             });
-            // The estimate relies on the rare packets without jitter; 60 ms of jitter make them rarer.
+            // The estimate depends on the rare packets without jitter. With 60 ms of jitter, they are rarer.
             let allowed_ns = (6 * MS + case.jitter_ms * MS / 6) as i64;
             assert!(
                 greatest <= allowed_ns,
                 "{case:?} after {step_at}: {least}..{greatest} {stats:?}"
             );
-            // A step that is smaller than the latency may wait for the window.
+            // If a step is smaller than the latency, it may have no effect until the window has passed.
             let below_ns = match case.step {
                 Step::Pause(ms) | Step::Longer(ms) if ms <= case.latency_ms => ms * MS,
                 _ => 0,
@@ -179,7 +180,7 @@ fn two_seconds_after_a_step_the_delay_is_that_of_the_new_path() {
 
 /// After a pause of the path, the queued packets arrive in one burst, and the delay is as before.
 #[test]
-fn stall_keeps_the_delay() {
+fn a_stall_does_not_change_the_delay() {
     for stall_ms in [150, 400, 1_500] {
         for release in [Release::AtDeadline, Release::InOrder] {
             let mut random = Random(stall_ms);

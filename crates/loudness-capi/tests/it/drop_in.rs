@@ -1,7 +1,7 @@
-//! Programs that do not know this library run with it: a C program that calls every function, and `loudgain`.
+//! Programs that do not know this library work with it: a C program that calls every function, and `loudgain`.
 //!
-//! The C program is compiled with Debian's header and with ours, both times linked with Debian's library. It then runs with
-//! either library, as `LD_LIBRARY_PATH` says.
+//! The C program is compiled once with Debian's header and once with ours, both times linked with Debian's library. Each then
+//! runs with either library, which `LD_LIBRARY_PATH` selects.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,7 +29,7 @@ fn text_of(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Creates a directory in which this library has the name that programs look for.
+/// Creates a directory in which this library has the name that the programs look for.
 fn our_directory() -> TempDir {
     let directory = TempDir::new().unwrap();
     symlink(
@@ -79,7 +79,7 @@ fn lines_agree(theirs: &str, ours: &str) -> bool {
 }
 
 #[test]
-fn a_c_program_gets_the_same_from_both() {
+fn a_c_program_gets_the_same_results_from_both_libraries() {
     let directory = our_directory();
     for (name, include) in [("theirs", None), ("ours", Some(HEADER))] {
         let program = compile(directory.path(), name, include);
@@ -99,7 +99,7 @@ fn a_c_program_gets_the_same_from_both() {
 
 /// The header defines the result for NULL: EBUR128_ERROR_INVALID_MODE.
 #[test]
-fn null_is_refused() {
+fn null_pointers_are_refused() {
     let directory = our_directory();
     let program = compile(directory.path(), "null", Some(HEADER));
     let command = &mut Command::new(program);
@@ -123,7 +123,7 @@ fn null_is_refused() {
 }
 
 #[test]
-fn valgrind_finds_nothing() {
+fn valgrind_finds_no_error() {
     let directory = our_directory();
     let program = compile(directory.path(), "valgrind", Some(HEADER));
     let command = &mut Command::new("valgrind");
@@ -143,7 +143,7 @@ fn valgrind_finds_nothing() {
 
 /// `loudgain` prints the same loudness, range and peaks with two to six digits.
 #[test]
-fn loudgain_prints_the_same() {
+fn loudgain_prints_the_same_with_both_libraries() {
     let directory = our_directory();
     let files: Vec<PathBuf> = [(44_100, 2, "flac"), (48_000, 1, "wav"), (96_000, 2, "flac")]
         .iter()

@@ -1,10 +1,11 @@
-//! Random programmes through Debian's libebur128 and this library give the same figures.
+//! Random programmes have the same readings in Debian's libebur128 and in this library.
 //!
-//! Gated loudness agrees within 1e-9 LU. It cannot be equal to the last bit, because sums have another order and the filter has
-//! another form. Windows agree within 1e-9 LU plus the rounding error of Debian's filter. That error shows in quiet audio after
-//! loud audio, and grows with the square of the rate. By comparison with a filter of the same form in `long double`, it is up to
-//! 3e-10 of full scale at 48 kHz; this library's error is a thousandth of that. Peaks agree within 4e-6 of the larger of the peak
-//! and 1, because they are summed in `f32`. With histograms, integrated loudness, threshold and range are the same to the bit.
+//! Gated loudness agrees within 1e-9 LU. It cannot be equal to the last bit, because the sums have another order and the filter
+//! has another form. Windows agree within 1e-9 LU plus the rounding error of Debian's filter. That error shows in quiet audio
+//! after loud audio, and grows with the square of the rate. Compared with a filter of the same form in `long double`, it is up to
+//! 3e-10 of full scale at 48 kHz; the error of this library is a thousandth of that. Peaks agree within 4e-6 of the larger of the
+//! peak and 1, because they are summed in `f32`. With histograms, integrated loudness, threshold and range are the same to the
+//! bit.
 
 use std::ffi::c_int;
 
@@ -89,9 +90,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..24).prop_map(without_stale_audio)
 }
 
-/// Removes steps that would read stale audio. Debian's library skips unused channels, and leaves old samples in its buffer of 3
-/// s. If such a channel is used again, and the buffer's end fell into that time, its blocks contain them. This was seen once in
-/// some thousand programmes.
+/// Removes steps after which Debian's library would read stale audio. It skips unused channels, and leaves old samples of them in
+/// its buffer of 3 s. If such a channel is used again, and the end of the buffer fell into the time without it, its blocks
+/// contain the old samples. This was seen once in some thousand programmes.
 fn without_stale_audio(mut steps: Vec<Step>) -> Vec<Step> {
     let mut unused = std::collections::BTreeSet::new();
     steps.retain(|step| match *step {
@@ -143,7 +144,7 @@ fn noise(samples: usize, level: f64, seed: u32) -> Vec<f64> {
 
 fn apply(meter: &mut Meter, kind: Type, step: &Step) -> c_int {
     let channels = meter.channels() as usize;
-    // With many channels there are fewer frames, so that each case takes about as long.
+    // With many channels, use fewer frames, so that each case takes about as long.
     let samples = |frames: usize| frames * 8 / channels.max(8) * channels;
     match *step {
         Step::Noise {
@@ -159,7 +160,7 @@ fn apply(meter: &mut Meter, kind: Type, step: &Step) -> c_int {
     }
 }
 
-/// Whether two readings agree. Equal infinities agree, and so do equal absences.
+/// Whether two readings agree. Equal infinities agree, and so do two missing readings.
 fn agree(a: Reading, b: Reading, tolerance: f64) -> bool {
     a.0 == b.0 && (a.1 == b.1 || a.1.is_nan() && b.1.is_nan() || (a.1 - b.1).abs() <= tolerance)
 }
@@ -256,7 +257,8 @@ fn run(programme: &Programme) -> Result<(), TestCaseError> {
         let before = theirs.channels();
         let codes = [&mut theirs, &mut mine].map(|meter| apply(meter, programme.kind, step));
         prop_assert_eq!(codes[0], codes[1], "{:?}", step);
-        // If a channel changes its position, the mix inside the windows changes. This library has only the sum of the channels.
+        // If a channel changes its position, the mix inside the windows changes. This library cannot follow, because it stores
+        // only the sum of the channels.
         windows &= !matches!(step, Step::Channel { channel, .. } if *channel < before);
         windows |= matches!(step, Step::Format { .. }) && codes[0] == 0;
         check_all(programme.mode, &theirs, &mine, windows)?;

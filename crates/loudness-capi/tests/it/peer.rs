@@ -272,7 +272,7 @@ impl Drop for Meter {
     }
 }
 
-/// The file that the loader used for a library. It shows that two different ones are loaded.
+/// Returns the file that the loader used for a library. It shows that two different ones are loaded.
 pub fn file_of(library: &Library) -> String {
     // SAFETY: `Dl_info` is pointers, for which zeros are valid; the address is that of a function.
     unsafe {

@@ -85,7 +85,7 @@ impl Scale {
         let loudest = levels(|point| point.momentary)
             .chain(band(1.0))
             .fold(FLOOR_LUFS, f64::max);
-        // Skip values from before the window is full.
+        // Skip the values from before the first window is full.
         let full = measured.curve.iter().filter(|point| point.seconds >= 3.0);
         let softest = full
             .map(|point| point.short_term)

@@ -108,7 +108,7 @@ pub(super) fn edit(file: &mut File, format: Format, tags: &Tags) -> Result<(), S
 fn edit_flac(file: &mut File, tags: &Tags) -> Result<(), String> {
     let mut read = FlacFile::read_from(file, parsing()).map_err(told)?;
     if read.id3v2().is_some() {
-        return Err("it starts with an ID3 tag, which FLAC files do not have".to_owned());
+        return Err("the file starts with an ID3 tag, which FLAC files must not have".to_owned());
     }
     match read.vorbis_comments_mut() {
         Some(comments) => set_comments(comments, tags),
@@ -147,7 +147,9 @@ fn edit_mp3(file: &mut File, tags: &Tags) -> Result<(), String> {
     let mut tag = read.remove_id3v2().unwrap_or_else(Id3v2Tag::new);
     let version = tag.original_version();
     if version == Id3v2Version::V2 {
-        return Err("its ID3 tag has version 2.2, which cannot be kept".to_owned());
+        return Err(
+            "the ID3 tag of the file has version 2.2, which cannot be preserved".to_owned(),
+        );
     }
     // Also remove names in lower case, which some programs write. For ID3, they are different names.
     tag.retain(|frame| match frame {

@@ -80,9 +80,11 @@ impl Scheme {
             (Scheme::Replaygain, Some(format)) => return Ok(Some(format)),
             (Scheme::R128, Some(Format::Opus)) => return Ok(format),
             (Scheme::R128, Some(_)) => {
-                "R128 tags are only for Opus; for this file, use --tag replaygain"
+                "only Opus files have R128 tags; for this file, use --tag replaygain"
             }
-            (_, None) => "tags are written to FLAC, Ogg Vorbis, MP3 (replaygain) and Opus (r128)",
+            (_, None) => {
+                "only FLAC, Ogg Vorbis, MP3 (replaygain) and Opus (r128) files can be tagged"
+            }
         };
         Err(Problem::Untaggable {
             path: path.to_owned(),

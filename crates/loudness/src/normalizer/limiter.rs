@@ -1,11 +1,11 @@
 //! The limiter's envelopes: turns the allowed factor of each cell of half a millisecond into smooth gains.
 //!
-//! In the first pass, the gain reaches the lowest factor of the next 10 ms before that factor is needed, and recovers with a time
-//! constant of 100 ms. Later peaks count as well, because the gain is a minimum over all cells ahead. The mean of this gain over
-//! 10 ms, in a Hann window, is smooth and nowhere above the allowed gain.
+//! In the first pass, the gain falls to the lowest factor of the next 10 ms before that factor is needed, and recovers with a
+//! time constant of 100 ms. A later peak may need a lower gain before the recovery ends, so the gain is a minimum over all cells
+//! ahead. The mean of this gain over 10 ms, in a Hann window, is smooth and nowhere above the allowed gain.
 //!
-//! In the second pass, the result is measured once more, because a gain that changes within the reach of an interpolation filter
-//! moves the peaks a little. The excess above the ceiling (hundredths of a decibel) is removed over 2 ms on either side.
+//! In the second pass, the result of the first pass is measured. If the gain changes within the reach of an interpolation filter,
+//! it moves the peaks a little. The excess above the ceiling (hundredths of a decibel) is removed over 2 ms on either side.
 
 use crate::taps::REACH_FRAMES;
 
@@ -14,11 +14,11 @@ type Ring = [f32; RING];
 /// Size of the rings: more cells than the look-ahead has at any rate.
 const RING: usize = 256;
 
-/// The attack, in cells at rates with cells of 0.5 ms.
+/// Time over which the gain falls before a peak.
 const ATTACK_MS: f64 = 10.0;
 const RELEASE_MS: f64 = 100.0;
-/// Frames over which the second pass spreads its reduction. They are much more than the filter's reach, because otherwise the
-/// gain of the second pass would move the peaks, too.
+/// Number of frames over which the second pass spreads its reduction. It is much larger than the filter's reach, because
+/// otherwise the gain of the second pass would move the peaks again.
 const CHECK_FRAMES: u64 = 96;
 /// Gain above which a release has ended.
 const RELEASED: f32 = 0.999_99;
@@ -26,7 +26,7 @@ const RELEASED: f32 = 0.999_99;
 /// The limiter of one stream, with the same gain for all channels.
 #[derive(Clone, Debug)]
 pub(super) struct Limiter {
-    /// Length of a cell: half a millisecond, at least a frame.
+    /// Length of a cell in frames: half a millisecond, at least one frame.
     pub(super) cell_frames: u64,
     /// Reach of the interpolation filter on either side, in cells.
     pub(super) reach_cells: u64,
@@ -84,12 +84,13 @@ impl Limiter {
         (self.next_smooth, self.busy_end, self.rest_busy_end) = (0, 0, 0);
     }
 
-    /// The cell up to which [`Limiter::allow`] must be called before [`Limiter::gain_before`] for `cell`.
+    /// Returns the cell up to which [`Limiter::allow`] must be called before [`Limiter::gain_before`] is called for `cell`.
     pub(super) fn allowed_to(&self, cell: u64) -> u64 {
         cell + self.attack_cells + self.reach_cells
     }
 
-    /// The cell up to which [`Limiter::correct`] must be called before [`Limiter::correction_before`] for `cell`.
+    /// Returns the cell up to which [`Limiter::correct`] must be called before [`Limiter::correction_before`] is called for
+    /// `cell`.
     pub(super) fn corrected_to(&self, cell: u64) -> u64 {
         cell + self.check_cells + self.reach_cells
     }
@@ -102,7 +103,7 @@ impl Limiter {
         }
     }
 
-    /// The gain at the start of `cell`: at most that of either adjacent cell.
+    /// Returns the gain at the start of `cell`, which is at most that of either adjacent cell.
     pub(super) fn gain_before(&mut self, cell: u64) -> f32 {
         while self.next_smooth <= cell {
             self.make_smooth(self.next_smooth);
@@ -143,7 +144,7 @@ impl Limiter {
         }
     }
 
-    /// The gain of the second pass at the start of `cell`.
+    /// Returns the gain of the second pass at the start of `cell`.
     pub(super) fn correction_before(&self, cell: u64) -> f32 {
         if cell > self.rest_busy_end {
             return 1.0;
@@ -160,7 +161,7 @@ impl Limiter {
         };
         let starts = cell.saturating_sub(self.check_cells)..=cell;
         let count = (cell - starts.start() + 1) as f32;
-        // Rounding must not make the gain less than 1 if no reduction is needed.
+        // If no reduction is needed, rounding must not make the gain less than 1.
         1.0 - starts.map(|start| 1.0 - least_from(start)).sum::<f32>() / count
     }
 }

@@ -1,4 +1,4 @@
-//! The delay: the queued audio of each channel, as rows of lanes in rings.
+//! The delay: rings with the queued audio. A row of a ring has one lane for each channel of a group.
 
 use crate::limits::RATE_HZ_MAX;
 use crate::sample::Sample;
@@ -8,7 +8,7 @@ use crate::source::Source;
 use super::settings::NormalizeError;
 use crate::taps::{REACH_FRAMES, Taps};
 
-/// Up to four channels, a row of lanes for each frame.
+/// The ring of up to four channels, with a row of lanes for each frame.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     /// The first channel of the group.
@@ -101,7 +101,7 @@ impl Line {
     }
 }
 
-/// All channels.
+/// The rings of all channels.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     pub(super) lines: Box<[Line]>,
@@ -134,17 +134,17 @@ impl Lines {
                 .map(line)
                 .collect::<Result<_, _>>()?,
             frames,
-            // It has room for a cell at the highest rate, plus the reach of the filter.
+            // Room for a cell at the highest rate, plus the reach of the filter.
             stretch: vec![0.0; (2 * REACH_FRAMES + RATE_HZ_MAX as usize / 2_000 + 1) * 4],
         })
     }
 
-    /// Place of a frame in the ring.
+    /// Returns the place of a frame in the ring.
     pub(super) fn slot(&self, frame: u64) -> usize {
         (frame % self.frames) as usize
     }
 
-    /// Number of frames from `slot` to the end of the ring.
+    /// Returns the number of frames from `slot` to the end of the ring.
     pub(super) fn until_end(&self, slot: usize) -> usize {
         self.frames as usize - slot
     }
@@ -161,7 +161,7 @@ impl Lines {
         self.each(|line| line.rows.fill(0.0));
     }
 
-    /// The frames from `frame` on, up to the end of the ring.
+    /// Returns the frames from `frame` on, up to the end of the ring.
     pub(super) fn source(&self, frame: u64) -> Stretch<'_> {
         Stretch {
             lines: &self.lines,
@@ -169,8 +169,8 @@ impl Lines {
         }
     }
 
-    /// Raises `peak` to the largest magnitude between the samples of `frames` frames. They start at `start` or, if that is
-    /// `None`, before the first frame, in silence.
+    /// Raises `peak` to the largest magnitude between the samples of `frames` frames. The frames start at `start`. If `start` is
+    /// `None`, they start before the first frame, in silence.
     pub(super) fn between(
         &mut self,
         level: Level,
@@ -195,7 +195,7 @@ impl Lines {
     }
 }
 
-/// A stretch of queued audio, as input of a meter.
+/// A stretch of queued audio, as the input of a meter.
 pub(super) struct Stretch<'a> {
     lines: &'a [Line],
     slot: usize,

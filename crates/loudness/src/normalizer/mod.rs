@@ -1,9 +1,9 @@
 //! Loudness normalisation of one live stream.
 //!
-//! - `programme`: how loud the programme is, every 100 ms, and so the gain.
+//! - `programme`: how loud the programme is, every 100 ms, and the gain that follows from this.
 //! - `limiter`: the envelopes that keep the true peak below its limit; `crate::taps`: how the true peak is measured.
-//! - `line`: the delay, three seconds of it.
-//! - This file: the path of the audio through them. The delay lines contain, from the newest to the oldest frame,
+//! - `line`: the delay of three seconds.
+//! - This file: the path of the audio through these parts. The delay lines contain, from the newest to the oldest frame,
 //!
 //! ```text
 //!   written .. measured .. (2.9 s) .. judged .. shaped .. checked .. finished .. taken
@@ -11,8 +11,7 @@
 //!
 //! Audio passes four stages. *Judged* audio was checked for peaks. *Shaped* audio has the gains of the programme and of the
 //! limiter's first pass. *Checked* audio was checked for peaks again. *Finished* audio has the second pass's gain and can be
-//! taken. Each stage works in cells of half a millisecond, whose positions depend only on the number of frames. The output is
-//! identical to the bit, however the audio is divided into calls.
+//! taken. Each stage works in cells of half a millisecond, whose positions depend only on the number of frames. So the output is
 //! identical to the bit, however the audio is divided into calls.
 
 mod limiter;
@@ -43,20 +42,20 @@ const LATENCY_STEPS: u64 = 30;
 const ROOM_STEPS: u64 = 2;
 /// Minimum rate. At lower rates, the shelf of the K-weighting is outside the band.
 const RATE_HZ_LEAST: u32 = 4_000;
-/// Maximum distance of a normal peak above the programme's loudness. The peaks of speech and music are up to 20 dB above it.
+/// Maximum distance of a normal peak from the programme's loudness. The peaks of speech and music are up to 20 dB above it.
 const PEAK_LU_MAX: f64 = 30.0;
-/// Minimum of the largest normal sample, dB of full scale. It applies to programmes that are not very loud.
+/// The limit of normal samples is at least this, dB of full scale, however quiet the programme is.
 const SOUND_DB_MIN: f64 = 12.0;
-/// Largest normal sample before the first programme, dB of full scale.
+/// Limit of normal samples before the first programme, dB of full scale.
 const SOUND_DB_UNKNOWN: f64 = 24.0;
-/// Margin of the limiter below its limit. Other meters check other positions between samples, with other filters. For bursts of
-/// noise that fill the band, the filter of libswresample finds up to 0.1 dB more.
+/// Margin of the limiter below its limit. It is needed because other meters check other positions between samples, with other
+/// filters. For bursts of noise that fill the band, the filter of libswresample finds up to 0.1 dB more.
 const MARGIN_DB: f64 = 0.15;
-/// Further margin of the first pass, so that little is left for the second.
+/// Further margin of the first pass, so that little is left for the second pass.
 const FIRST_MARGIN_DB: f64 = 0.02;
 /// Maximum change of the limit per step of 100 ms while playing.
 const CEILING_DB_STEP: f64 = 3.0;
-/// Number of nodes in the ring of gains: more than between the newest node and the output.
+/// Number of nodes in the ring of gains. The output is fewer nodes behind the newest node.
 const NODES: usize = 8;
 
 /// Adjusts one stream of audio to a target loudness, under a limit for its true peak.
@@ -66,10 +65,11 @@ const NODES: usize = 8;
 /// [`NormalizerSettings::loudness_range_target_lu`]. A limiter keeps the output's true peak below
 /// [`NormalizerSettings::max_true_peak_dbtp`], at the rate of the audio.
 ///
-/// `add_*` takes frames, and `take_*` returns them [`Normalizer::latency_frames`] later, unchanged in number. At the end of the
-/// stream, [`Normalizer::drain`] releases the remaining frames. After construction it does not allocate. Samples are stored as
-/// `f32`: the rounding is 150 dB below the sample. Samples more than 30 dB above the programme, and 12 dB above full scale, are
-/// clicks and are clipped at that level. Samples that are not numbers, or more than 60 dB above full scale, count as silence.
+/// `add_*` takes frames, and `take_*` returns the same number of frames, [`Normalizer::latency_frames`] later. At the end of the
+/// stream, [`Normalizer::drain`] releases the remaining frames. After construction, the normaliser does not allocate. Samples are
+/// stored as `f32`: the rounding is 150 dB below the sample. Samples that are both more than 30 dB above the programme and more
+/// than 12 dB above full scale are clicks, and are clipped to the higher of these levels. Samples that are not numbers, or more
+/// than 60 dB above full scale, count as silence.
 ///
 /// ```
 /// use threadbare_loudness::{Channel, Normalizer, NormalizerSettings};
@@ -119,8 +119,8 @@ pub struct Normalizer {
     nodes: u64,
     /// Weighted energy of the step that is being measured.
     step_energy: f64,
-    /// The largest sample of normal sound. Larger samples are clicks and are clipped, because they would determine the loudness
-    /// for seconds.
+    /// The largest sample of normal sound. Larger samples are clicks, and are clipped, because otherwise they would determine the
+    /// loudness for seconds.
     sound_max: f32,
     ceiling_db: f64,
     /// Largest samples by cell, before and after the first pass, and the ceiling of each cell.
@@ -128,12 +128,12 @@ pub struct Normalizer {
     shaped_peaks: [f32; CELLS],
     ceilings: [f32; CELLS],
     at: Positions,
-    /// End of the stream, once known.
+    /// End of the stream, once it is known.
     end: Option<u64>,
     least_gain: f32,
 }
 
-/// Number of cells in the rings: more than between the judged and the finished stage.
+/// Number of cells in the rings. The finished stage is fewer cells behind the judged stage.
 const CELLS: usize = 256;
 
 /// Position of each stage. The first two and the last are in frames, the others in cells.
@@ -210,34 +210,34 @@ impl Normalizer {
         })
     }
 
-    /// Delay of a frame in frames: always 3 s.
+    /// Returns the delay of each frame, in frames. It is always 3 s.
     #[must_use]
     pub fn latency_frames(&self) -> u64 {
         LATENCY_STEPS * self.step_frames
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Frames per second.
+    /// Returns the number of frames per second.
     #[must_use]
     pub fn rate_hz(&self) -> u32 {
         self.rate_hz
     }
 
-    /// The current settings.
+    /// Returns the current settings.
     #[must_use]
     pub fn settings(&self) -> &NormalizerSettings {
         &self.settings
     }
 
-    /// Changes the settings. The output follows by at most 3 dB every 100 ms, starting 0.3 s after the current output.
+    /// Changes the settings. The output changes by at most 3 dB every 100 ms, starting 0.3 s after the current output position.
     ///
     /// # Errors
-    /// Fails if a value is out of its range; then nothing changes.
+    /// Fails if a value is out of its range. In this case, nothing changes.
     pub fn set_settings(&mut self, settings: NormalizerSettings) -> Result<(), NormalizeError> {
         settings.check()?;
         self.settings = settings;
@@ -248,7 +248,7 @@ impl Normalizer {
     /// The normalizer accepts frames until 200 ms of output wait to be taken. After [`Normalizer::drain`], it accepts none.
     ///
     /// # Errors
-    /// Fails if the last frame is not whole; then nothing is added.
+    /// Fails if the last frame is not whole. In this case, nothing is added.
     pub fn add_interleaved<T: Sample>(&mut self, samples: &[T]) -> Result<usize, InputError> {
         let channels = self.channels;
         if !samples.len().is_multiple_of(channels) {
@@ -265,10 +265,10 @@ impl Normalizer {
         ))
     }
 
-    /// Adds planar samples, a slice for each channel. Otherwise it acts like [`Normalizer::add_interleaved`].
+    /// Adds planar samples, a slice for each channel. In all other respects, it acts as [`Normalizer::add_interleaved`].
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is added.
+    /// Fails if there is not one slice per channel, or if the slices differ in length. In these cases, nothing is added.
     pub fn add_planar<T: Sample, P: AsRef<[T]>>(
         &mut self,
         planes: &[P],
@@ -288,15 +288,15 @@ impl Normalizer {
         }))
     }
 
-    /// Adds this many silent frames, as for a gap in a stream. Returns the number of accepted frames.
+    /// Adds this many silent frames, for a gap in a stream. Returns the number of accepted frames.
     pub fn add_silence(&mut self, frames: usize) -> usize {
         self.add(frames, |lines, (slot, _, count), _| {
             lines.silence(slot, count)
         })
     }
 
-    /// Adds frames by `write`. It gets the place in the lines, the first frame and the number of frames, and returns the largest
-    /// normal sample.
+    /// Adds frames with `write`. Its arguments are the place in the lines, the first frame and the number of frames. `write`
+    /// returns the largest normal sample.
     fn add(
         &mut self,
         frames: usize,
@@ -332,7 +332,8 @@ impl Normalizer {
         frames
     }
 
-    /// End of the next unit of measurement. It is always at the same positions, so that sums are rounded in the same way.
+    /// Returns the end of the next unit of measurement. Units end at the same frames, however the audio is divided into calls, so
+    /// that sums are always rounded in the same way.
     fn unit_end(&self) -> u64 {
         let from = self.at.measured;
         let step_end = (from / self.step_frames + 1) * self.step_frames;
@@ -360,7 +361,7 @@ impl Normalizer {
         if !end.is_multiple_of(self.step_frames) {
             return;
         }
-        // The last step of the stream counts as loud as the part of it that exists.
+        // If the last step of the stream is incomplete, the missing part is assumed to be as loud as the existing part.
         let start = end - self.step_frames;
         let frames = self.end.map_or(end, |last| last.clamp(start, end)) - start;
         let energy = if frames == 0 {
@@ -383,7 +384,7 @@ impl Normalizer {
         self.end.get_or_insert(self.at.written);
     }
 
-    /// Number of frames that can be taken.
+    /// Returns the number of frames that can be taken.
     #[must_use]
     pub fn ready(&self) -> u64 {
         let end = match self.end {
@@ -393,17 +394,17 @@ impl Normalizer {
         end - self.at.taken
     }
 
-    /// Number of frames in the normaliser.
+    /// Returns the number of frames in the normaliser.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.end.unwrap_or(self.at.written) - self.at.taken
     }
 
-    /// Takes interleaved samples, as many as are ready and fit. Returns the number of frames. Integers are rounded to the
-    /// nearest.
+    /// Takes interleaved samples, as many as are ready and fit. Returns the number of frames. For integer types, samples are
+    /// rounded to the nearest value.
     ///
     /// # Errors
-    /// Fails if the slice does not hold whole frames; then nothing is taken.
+    /// Fails if the slice does not hold whole frames. In this case, nothing is taken.
     pub fn take_interleaved<T: Sample>(&mut self, samples: &mut [T]) -> Result<usize, InputError> {
         let channels = self.channels;
         if !samples.len().is_multiple_of(channels) {
@@ -417,10 +418,10 @@ impl Normalizer {
         }))
     }
 
-    /// Takes planar samples to a slice for each channel. Otherwise it acts like [`Normalizer::take_interleaved`].
+    /// Takes planar samples to a slice for each channel. In all other respects, it acts as [`Normalizer::take_interleaved`].
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is taken.
+    /// Fails if there is not one slice per channel, or if the slices differ in length. In these cases, nothing is taken.
     pub fn take_planar<T: Sample, P: AsMut<[T]>>(
         &mut self,
         planes: &mut [P],
@@ -440,7 +441,7 @@ impl Normalizer {
         }))
     }
 
-    /// Takes frames by `read`, which gets the place in the lines, the output frame and the number of frames.
+    /// Takes frames with `read`. Its arguments are the place in the lines, the output frame and the number of frames.
     fn take(
         &mut self,
         frames: usize,
@@ -522,7 +523,7 @@ impl Normalizer {
         self.at.shaped += 1;
     }
 
-    /// Computes the allowed factor of the next cell, which has the gain of the programme.
+    /// Computes the allowed factor of the next cell. Its audio has the gain of the programme.
     fn judge(&mut self) {
         let cell = self.at.judged;
         while self.at.peaked <= cell + self.limiter.reach_cells {
@@ -541,8 +542,8 @@ impl Normalizer {
         self.at.judged += 1;
     }
 
-    /// The largest magnitude in a cell and up to the first sample after it. The result may be too small if it is not above
-    /// `most`.
+    /// Returns the largest magnitude in a cell and up to the first sample after it. If the result is not above `most`, it may be
+    /// too small.
     fn peak_around(&mut self, cell: u64, most: f32, peaks: impl Fn(&Self) -> &[f32; CELLS]) -> f32 {
         let reach = self.limiter.reach_cells;
         let cells = cell.saturating_sub(reach)..=cell + reach;
@@ -559,7 +560,7 @@ impl Normalizer {
         peak
     }
 
-    /// The largest sample of a cell.
+    /// Returns the largest sample of a cell.
     fn cell_peak(&self, cell: u64) -> f32 {
         let frames = self.limiter.cell_frames;
         let slot = self.lines.slot(cell * frames);
@@ -579,7 +580,7 @@ impl Normalizer {
             .each(|line: &mut Line| line.ramp(level, slot, frames as usize, from, step));
     }
 
-    /// The gain of the programme at the start of a cell, interpolated linearly between nodes.
+    /// Returns the gain of the programme at the start of a cell, which is interpolated linearly between nodes.
     fn gain_before(&self, cell: u64) -> f64 {
         let frame = cell * self.limiter.cell_frames;
         let (node, part) = (frame / self.step_frames, frame % self.step_frames);
@@ -588,7 +589,7 @@ impl Normalizer {
         at(node) + (at(node + 1) - at(node)) * (part as f64 / self.step_frames as f64)
     }
 
-    /// The state at the output position.
+    /// Returns the state at the output position.
     #[must_use]
     pub fn state(&self) -> NormalizerState {
         let node = (self.at.taken / self.step_frames).min(self.nodes.saturating_sub(1));
@@ -620,7 +621,7 @@ impl Normalizer {
         self.outgoing.reset();
     }
 
-    /// Drops all queued audio, but keeps the programme's loudness: for a stream that continues after a jump.
+    /// Drops all queued audio, but keeps the programme's loudness. This is for a stream that continues after a jump.
     pub fn restart(&mut self) {
         self.begin(self.programme.restarted(&self.settings));
     }
@@ -636,7 +637,7 @@ impl Normalizer {
     }
 }
 
-/// The largest normal sample of a programme of this loudness.
+/// Returns the largest normal sample of a programme of this loudness.
 fn sound_max(level_lufs: Option<f64>) -> f32 {
     let db = level_lufs.map_or(SOUND_DB_UNKNOWN, |level| {
         (level + PEAK_LU_MAX).max(SOUND_DB_MIN)
@@ -663,7 +664,7 @@ fn check_planes(
     }
 }
 
-/// The factor, at most 1, that reduces `peak` to `most`.
+/// Returns the factor, at most 1, that reduces `peak` to `most`.
 fn allowed(most: f32, peak: f32) -> f32 {
     if peak > most { most / peak } else { 1.0 }
 }

@@ -1,6 +1,6 @@
-//! Estimates the loudness of the programme, and so the gain that it needs: one value every 100 ms.
+//! Estimates the loudness of the programme, and from this the gain that it needs: one value every 100 ms.
 //!
-//! Time is cut into steps of 100 ms. Between two steps is a node, which gets a level and, later, a gain:
+//! Time is divided into steps of 100 ms. Between two steps is a node, which gets a level and, later, a gain:
 //!
 //! ```text
 //!            node n                            known part of the input when the gain at n is computed
@@ -28,23 +28,25 @@ const SIGMA_STEPS: f64 = 3.5;
 
 /// Length of a block: 400 ms (ITU-R BS.1770, annex 1).
 const BLOCK_STEPS: u64 = 4;
-/// Gate for pauses. Audio 10 LU below the other audio is not programme, but background in its pauses (ITU-R BS.1770, annex 1).
+/// Gate for pauses. Audio that is 10 LU below the other audio does not belong to the programme, but is the background in its
+/// pauses (ITU-R BS.1770, annex 1).
 const PAUSE_GATE: f64 = 0.1;
-/// Length of a pause after which the programme may have become quieter. It counts once the 3 s contain no programme any more.
+/// Length of a pause after which the programme may have become quieter. The pause begins when no programme is left in the window
+/// of 3 s.
 const PAUSE_STEPS: u32 = 20;
-/// Factor by which the gate is then lowered every step: 2 LU a second.
+/// Factor by which the gate is lowered in every step of a longer pause: 2 LU a second.
 const PAUSE_SEARCH: f64 = 0.954_992_586_021_436;
 
-/// Minimum number of blocks of programme in the window. If there are fewer, the current level counts for the missing ones: one
-/// syllable does not make a level.
+/// Minimum number of blocks of programme in the window. If there are fewer, the current level replaces the missing blocks, so
+/// that one syllable does not determine the level.
 const BLOCKS_MIN: u32 = 10;
-/// Share of the distance to the short-term loudness by which the level moves in a step of programme, which gives a time constant
-/// of 4 s. Faster changes remain audible, as far as the target range allows.
+/// Share of the distance to the short-term loudness by which the level moves in a step of programme. It gives a time constant of
+/// 4 s. Faster changes remain audible, as far as the target range allows.
 const APPROACH: f64 = 0.025;
-/// Maximum fall of a level per step, 1 LU, so that a quieter programme is raised slowly.
+/// Maximum fall of a level per step: 1 LU. So a quieter programme is raised slowly.
 const FALL: f64 = 0.794_328_234_724_281_5;
 
-/// Maximum gain. A signal that would need more is assumed to be the noise of a room.
+/// Maximum gain. A signal that would need a higher gain is assumed to be the noise of a room.
 const GAIN_DB_MAX: f64 = 30.0;
 /// Maximum change of the target per step while playing.
 const CHANGE_DB_STEP: f64 = 3.0;
@@ -118,8 +120,8 @@ impl Programme {
         }
     }
 
-    /// Adds a step of this mean square. Returns the gain factor of the node that it completes, unless that is before the first
-    /// node.
+    /// Adds a step of this mean square, after which the gain of an earlier node is known. Returns that gain as a factor. `None`:
+    /// there is no such node yet.
     pub(super) fn push(&mut self, energy: f64, settings: &NormalizerSettings) -> Option<f64> {
         let is_heard = energy.is_finite() && energy >= to_energy(ABSOLUTE_GATE_LUFS);
         self.energies[slot(self.steps)] = if is_heard { energy } else { 0.0 };
@@ -132,18 +134,18 @@ impl Programme {
         Some(self.gain_at(node, settings))
     }
 
-    /// Loudness of the programme.
+    /// Returns the loudness of the programme.
     pub(super) fn level_lufs(&self) -> Option<f64> {
         self.level.map(to_lufs)
     }
 
-    /// Short-term loudness around a node, LUFS, and the gain there, dB.
+    /// Returns the short-term loudness around a node in LUFS, and the gain there in dB.
     pub(super) fn report(&self, node: u64) -> (f64, f64) {
         let gain_db = self.gains_db[slot(node)];
         (to_lufs(self.short_terms[slot(node)]), gain_db)
     }
 
-    /// Mean audible energy of the block that ends with the newest step.
+    /// Returns the mean audible energy of the block that ends with the newest step.
     fn block(&self) -> f64 {
         let steps = self.steps.saturating_sub(BLOCK_STEPS - 1)..=self.steps;
         let heard = |step: u64| Some(self.energies[slot(step)]).filter(|energy| *energy > 0.0);
@@ -151,10 +153,11 @@ impl Programme {
         sum / f64::from(count)
     }
 
-    /// The mean square of the programme around `node`, the number of its blocks, and whether it is audible at `node`.
+    /// Returns the mean square of the programme around `node`, the number of its blocks, and whether the programme is audible at
+    /// `node`.
     ///
-    /// Applies the gates of ITU-R BS.1770, annex 1, for a whole programme. First the blocks below the gate are excluded, then the
-    /// blocks 10 LU below the mean of the remaining ones.
+    /// Applies the gates that ITU-R BS.1770, annex 1, defines for a whole programme: first excludes the blocks below the gate,
+    /// then the blocks 10 LU below the mean of the remaining ones.
     fn short_term(&self, node: u64) -> Option<(f64, u32, bool)> {
         let blocks = || {
             let steps = node.saturating_sub(BEHIND_STEPS)..node + AHEAD_STEPS;
@@ -184,8 +187,8 @@ impl Programme {
                 }
             }
             (Some((energy, _, is_now)), None) => {
-                // Audio after this node does not count before its output, so that a stream gets the same result with and without
-                // silence before it.
+                // The first level is set at a node where programme is audible, and not before, although the window also contains
+                // later audio. So a stream gets the same result with and without silence before it.
                 if is_now {
                     (self.level, self.gate) = (Some(energy), energy);
                     self.first = Some((node, to_lufs(energy)));
@@ -228,8 +231,8 @@ impl Programme {
     }
 }
 
-/// Computes the next level, with this short-term energy around it. If programme is audible, the level moves towards the energy.
-/// It moves at least so far that at most half the range lies between the two.
+/// Computes the next level. `energy`: the short-term energy around it. If programme is audible, the level moves towards the
+/// energy, at least so far that the distance between the two is at most half the range.
 fn follow(level: f64, energy: f64, is_now: bool, range_lu: f64) -> f64 {
     let half_range = 10f64.powf(range_lu / 20.0);
     let next = if is_now {

@@ -11,12 +11,12 @@ pub struct NormalizerSettings {
     /// The loudness of the programme, -70 to -5 LUFS; -24 by default.
     pub loudness_target_lufs: f64,
     /// Maximum distance between the quietest and the loudest short-term loudness, 1 to 20 LU; 7 by default. Short-term loudness
-    /// may differ from the target by half of it on either side. Within these limits, changes that are faster than some seconds
-    /// are kept.
+    /// may differ from the target by half of this distance in both directions. Within these limits, changes that are faster than
+    /// some seconds are kept.
     pub loudness_range_target_lu: f64,
     /// Limit of the true peak, -9 to 0 dBTP; -2 by default.
     pub max_true_peak_dbtp: f64,
-    /// Offset added to the gain, before the limiter, -99 to 99 LU; 0 by default.
+    /// Offset that is added to the gain before the limiter, -99 to 99 LU; 0 by default.
     pub offset_lu: f64,
 }
 
@@ -63,8 +63,8 @@ impl NormalizerSettings {
 pub struct NormalizerState {
     /// Gain for the loudness of the programme, dB, without the offset.
     pub gain_db: f64,
-    /// Lowest gain of the limiter since the start, or since [`forget_limiter`](super::Normalizer::forget_limiter), dB; 0 without
-    /// limiting.
+    /// Lowest gain of the limiter since the start, or since [`forget_limiter`](super::Normalizer::forget_limiter), dB; 0 if the
+    /// limiter was not active.
     pub limiter_db: f64,
     /// Gated short-term loudness of the input around the current output, LUFS; minus infinity in silence.
     pub short_term_in_lufs: f64,
@@ -80,19 +80,19 @@ pub struct NormalizerState {
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum NormalizeError {
     /// The rate is out of range.
-    #[error("{0} Hz, must be {RATE_HZ_LEAST} to {RATE_HZ_MAX}")]
+    #[error("sample rate {0} Hz, must be {RATE_HZ_LEAST} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
     Channels(usize),
-    /// Dual mono with other channels.
-    #[error("dual mono needs a single channel, not {0} channels")]
+    /// [`Channel::DualMono`](crate::Channel::DualMono) was used together with other channels.
+    #[error("dual mono needs exactly one channel, not {0} channels")]
     DualMono(usize),
-    /// No memory for the queued audio.
-    #[error("no memory for three seconds of audio")]
+    /// There is not enough memory for the queued audio.
+    #[error("not enough memory for three seconds of audio")]
     Memory,
     /// A setting is out of range.
-    #[error("{name} of {value}, must be {min} to {max}")]
+    #[error("{name} {value}, must be {min} to {max}")]
     Setting {
         /// Name of the setting.
         name: &'static str,

@@ -1,15 +1,14 @@
 //! Treats denormal numbers as zero while a meter works.
 //!
-//! After a signal has ended, the filters' memory fades. It would spend most of that time among denormal numbers, which slow
-//! processors down many times. The processor can be switched to treat them as zero. The switch belongs to the thread, and other
-//! code must find it unchanged. So this module offers no guard that a caller could keep or forget: a function calls another one and
-//! restores the switch afterwards, even after a panic.
+//! After a signal has ended, the filters' memory fades, and most of the time it consists of denormal numbers, which slow
+//! processors down many times. The processor can be switched to treat denormal numbers as zero. The switch belongs to the thread,
+//! and other code must find it unchanged. So this module offers no guard that a caller could keep or forget: a function calls
+//! another one and restores the switch afterwards, even after a panic.
 
 /// Runs `work` with denormal numbers treated as zero, if the architecture supports it: x86-64 and AArch64.
 ///
-/// Meters use this themselves. It is for other filters whose memory fades, because denormals slow a processor down many times.
-/// After `work`, the thread's state is restored, even if `work` panics. The compiler may move arithmetic into or out of `work`,
-/// so this is for speed, not for exact results.
+/// Meters use this themselves. It is also for other filters whose memory fades. After `work`, the thread's state is restored,
+/// even if `work` panics. The compiler may move arithmetic into or out of `work`, so this is for speed, not for exact results.
 ///
 /// ```
 /// let mut memory = 1.0f64;
@@ -134,7 +133,7 @@ mod tests {
 
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[test]
-    fn denormals_are_zero_inside_and_not_outside() {
+    fn denormals_are_zero_only_inside_the_closure() {
         assert!(half_of_the_least() > 0.0);
         assert_eq!(with_denormals_flushed(half_of_the_least), 0.0);
         assert!(half_of_the_least() > 0.0);
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_puts_the_switch_back() {
+    fn after_a_panic_denormals_are_numbers_again() {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             with_denormals_flushed(|| panic!("on purpose"))
         }));

@@ -1,4 +1,4 @@
-//! Finds the largest value between the samples: a polyphase filter of which only the peak is kept.
+//! Finds the largest value between the samples with a polyphase filter. Of the filter's output, only the peak is kept.
 
 use super::vector::{Floats, Single};
 use crate::weighting::{FoldedPhases, Oversampling, largest_gain};
@@ -6,7 +6,8 @@ use crate::weighting::{FoldedPhases, Oversampling, largest_gain};
 /// Raises `peaks` to the largest magnitudes of the signal between its samples, and of the samples themselves. Values that are not
 /// numbers are skipped.
 ///
-/// `samples` are whole frames of `G` lanes. The first ones, as many as the filter's history, are only needed for the later ones.
+/// `samples` are whole frames of `G` lanes. The first frames, as many as the filter's history has, are only the context of the
+/// later frames.
 #[inline(always)]
 pub(crate) fn raise_peaks<const G: usize, V: Floats>(
     proof: V::Proof,
@@ -101,7 +102,8 @@ fn cover<const G: usize, V: Floats, F: Filter<V>, R: Filter<Single>>(
     }
 }
 
-/// Whether an output of `samples` may exceed `best`. It cannot if no sample times the filter's largest gain does.
+/// Whether an output of `samples` may exceed `best`. This is not the case if each sample times the filter's largest gain does not
+/// exceed `best`.
 #[inline(always)]
 fn can_reach<V: Floats>(proof: V::Proof, samples: &[f32], gain: V, best: V) -> bool {
     let mut largest = [V::splat(proof, 0.0); 4];

@@ -7,8 +7,8 @@
 use crate::sample::Sample;
 use crate::weighting::KWeighting;
 
-/// The memory of the K-weighting of up to four lanes: per section the last two values in and out. The output of the
-/// first section is the input of the second.
+/// The memory of the K-weighting of up to four lanes: for each section, the last two inputs and outputs. The output of the first
+/// section is the input of the second section.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct KState {
     /// The last inputs, the newest first.
@@ -24,13 +24,13 @@ fn fused<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// The larger value, or `b` if `a` is not a number, like a `max` instruction.
+/// Returns the larger value, or `b` if `a` is not a number, like a `max` instruction.
 #[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// Copies the channels from `first` on, of interleaved frames, to the lanes `to`.
+/// Copies the channels from `first` on of interleaved frames to the lanes `to`.
 #[inline(always)]
 pub(crate) fn gather<T: Sample, const G: usize>(
     samples: &[T],
@@ -80,7 +80,7 @@ pub(crate) fn gather_plane<T: Sample, const G: usize>(
 /// Raises `peaks` to the largest magnitudes. Values that are not numbers are skipped.
 #[inline(always)]
 pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64; 4]) {
-    // Four rows are handled at once, because a single one would wait for its own results.
+    // Four rows are handled at once, because a loop over single rows would wait for each result.
     let mut rows = [take::<4, G, _>(peaks); 4];
     let (fours, rest) = lanes.as_chunks::<4>();
     for four in fours {
@@ -106,7 +106,7 @@ pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64;
 ///
 /// The shelf comes first, then the high-pass, both in direct form I. Only one product and sum of the recursion lie between two
 /// outputs, so a processor works on several frames and both sections at once. The form also keeps rounding errors small: a single
-/// recursion of fourth order for both would have a thousand times as much.
+/// recursion of fourth order for both sections would have errors a thousand times as large.
 #[inline(always)]
 pub(crate) fn weight<const G: usize, const FMA: bool>(
     k: &KWeighting,
@@ -160,7 +160,7 @@ impl<const W: usize> Section<W> {
         }
     }
 
-    /// The output for this input, from the last two inputs and outputs.
+    /// Returns the output for this input, from the last two inputs and outputs.
     #[inline(always)]
     fn step<const FMA: bool>(
         &self,

@@ -1,7 +1,7 @@
 //! Selects instructions at run time, and compiles the inner loops for them.
 //!
-//! [`kernels`] has each loop once. Each is compiled twice on x86-64: for the baseline (SSE2), and for AVX2 with FMA. Other
-//! architectures have only the baseline; on AArch64 it includes NEON and fused products.
+//! [`kernels`] contains each loop once. On x86-64, each loop is compiled twice: for the baseline (SSE2), and for AVX2 with FMA.
+//! Other architectures have only the baseline; on AArch64, it includes NEON and fused products.
 
 mod denormals;
 mod interpolate;
@@ -35,7 +35,7 @@ const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
 
 /// Gives [`Level`] a method that runs a kernel compiled for that level.
 ///
-/// In the kernel's call, `FMA` stands for whether fused products exist.
+/// In the kernel's call, `FMA` is whether fused products exist.
 macro_rules! dispatch {
     ($(
         $(#[$doc:meta])*
@@ -64,7 +64,7 @@ macro_rules! dispatch {
 }
 
 impl Level {
-    /// The best instructions of this processor.
+    /// Returns the best instructions of this processor.
     pub(crate) fn detect() -> Level {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")

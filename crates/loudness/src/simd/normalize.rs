@@ -13,11 +13,11 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Maximum of a sample: +60 dB of full scale. Samples beyond it are damage, neither sounds nor clicks.
+/// Maximum of a sample: +60 dB of full scale. Larger samples come from damaged data; they are neither sounds nor clicks.
 const CLICK_MAX: f32 = 1_000.0;
 
-/// Copies samples of the channels from `first` on, of interleaved frames, to rows of `G` lanes. Samples beyond `limit` are
-/// clipped there; damage becomes silence.
+/// Copies samples of interleaved frames, of the channels from `first` on, to rows of `G` lanes. Samples beyond `limit` are
+/// clipped to it; samples beyond [`CLICK_MAX`] become silence.
 #[inline(always)]
 pub(crate) fn take_in<T: Sample, const G: usize>(
     samples: &[T],
@@ -41,7 +41,7 @@ pub(crate) fn take_in<T: Sample, const G: usize>(
     }
 }
 
-/// Does the same from one plane.
+/// Copies the samples of one channel to a lane. Treats the samples as [`take_in`] does.
 #[inline(always)]
 pub(crate) fn take_in_plane<T: Sample, const G: usize>(
     samples: &[T],
@@ -56,7 +56,7 @@ pub(crate) fn take_in_plane<T: Sample, const G: usize>(
 
 #[inline(always)]
 fn sound(value: f32, limit: f32) -> f32 {
-    // The comparison is false for values that are not numbers, too.
+    // This comparison is also false for values that are not numbers.
     if value.abs() <= CLICK_MAX {
         value.max(-limit).min(limit)
     } else {
@@ -64,7 +64,7 @@ fn sound(value: f32, limit: f32) -> f32 {
     }
 }
 
-/// Copies rows of `G` lanes to the channels from `first` on of interleaved frames.
+/// Copies rows of `G` lanes to interleaved frames, to the channels from `first` on.
 #[inline(always)]
 pub(crate) fn give_out<T: Sample, const G: usize>(
     rows: &[f32],
@@ -87,7 +87,7 @@ pub(crate) fn give_out<T: Sample, const G: usize>(
     }
 }
 
-/// Does the same to one plane.
+/// Copies one lane of the rows to the samples of one channel.
 #[inline(always)]
 pub(crate) fn give_out_plane<T: Sample, const G: usize>(
     rows: &[f32],
@@ -134,8 +134,8 @@ pub(crate) fn ramp<const G: usize, const FMA: bool>(samples: &mut [f32], from: f
     }
 }
 
-/// Raises `peak` to the largest magnitude of the signal between its samples, over all lanes. It checks the gaps after each frame
-/// of `samples` that has 15 frames before it and 16 after it.
+/// Raises `peak` to the largest magnitude of the signal between its samples, over all lanes. It checks the gap after each frame
+/// of `samples` that has 15 frames before it and 16 frames after it.
 #[inline(always)]
 pub(crate) fn between<const G: usize, const FMA: bool>(
     taps: &Taps,
@@ -150,7 +150,7 @@ pub(crate) fn between<const G: usize, const FMA: bool>(
         return;
     }
     for at in (0..values).step_by(WIDE) {
-        // The last tile starts early enough to be whole.
+        // The last tile overlaps the one before, because every tile must be whole.
         raise::<G, WIDE, FMA>(taps, &samples[at.min(values - WIDE)..], peak);
     }
 }

@@ -20,7 +20,7 @@ fn noise(count: usize, seed: u32) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Lengths around those at which a kernel changes from vectors to the remainder.
+/// Lengths around those at which a kernel switches from vectors to the remainder.
 const LENGTHS: [usize; 14] = [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 63, 129, 500];
 
 fn rows<const G: usize>(values: &[f64]) -> Vec<[f64; G]> {
@@ -78,7 +78,7 @@ fn check_weighting<const G: usize>(level: Level) {
 }
 
 #[test]
-fn the_weighting_is_that_of_the_recommendation() {
+fn the_weighting_equals_that_of_bs_1770() {
     for level in levels() {
         check_weighting::<1>(level);
         check_weighting::<2>(level);
@@ -86,7 +86,7 @@ fn the_weighting_is_that_of_the_recommendation() {
     }
 }
 
-/// A naive peak: filters phase by phase, in `f64`, and keeps only the largest value.
+/// A naive peak meter: filters phase by phase, in `f64`, and keeps only the largest value.
 fn naive_peak(oversampling: Oversampling, x: &[f64]) -> f64 {
     let history = oversampling.history_frames();
     let phases: Vec<Vec<f64>> = match oversampling {
@@ -111,7 +111,7 @@ fn naive_peak(oversampling: Oversampling, x: &[f64]) -> f64 {
 
 fn check_peaks<const G: usize>(level: Level, oversampling: Oversampling, length: usize, seed: u32) {
     let frames = oversampling.history_frames() + length;
-    // One loud part, so that most of it can be skipped.
+    // One part is loud, so that most of the signal can be skipped.
     let gain = |n: usize| if n / G == frames * 2 / 3 { 1.0 } else { 0.4 };
     let input: Vec<f64> = noise(frames * G, seed)
         .iter()
@@ -145,9 +145,9 @@ fn the_interpolation_finds_the_peak_of_all_phases() {
     }
 }
 
-/// The vectors of other architectures, tested on this one.
+/// The vectors for other architectures find the same peak on this one.
 #[test]
-fn plain_arrays_find_the_same_peak() {
+fn vectors_of_other_architectures_find_the_same_peak() {
     let samples: Vec<f32> = noise(1_000, 7).iter().map(|x| *x as f32).collect();
     for oversampling in [Oversampling::FourTimes, Oversampling::Twice] {
         let (mut plain, mut twin) = ([0.0; 4], [0.0; 4]);
@@ -226,7 +226,7 @@ fn check_gathering<const G: usize>(
 }
 
 #[test]
-fn samples_get_to_their_lanes() {
+fn each_channel_goes_to_its_lane() {
     for level in levels() {
         check_gathering::<1>(level, 1, 0, 1, 0);
         check_gathering::<1>(level, 5, 4, 1, 0);
@@ -321,7 +321,7 @@ fn normaliser_equals_its_naive_twins() {
 }
 
 #[test]
-fn samples_go_in_and_out_of_rows() {
+fn samples_are_converted_into_rows_and_back() {
     for level in levels() {
         let samples = [0.5f32, f32::NAN, -0.25, -20.0, 2_000.0, 1.5];
         let mut rows = [9.0f32; 8];

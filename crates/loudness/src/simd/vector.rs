@@ -7,7 +7,7 @@ pub(super) trait Floats: Copy {
     /// Number of values.
     const LANES: usize;
 
-    /// Proof that the processor has the instructions. It is needed to create a vector; everything else starts from a vector.
+    /// Proof that the processor has the instructions. It is needed only to create a vector; other operations start from a vector.
     type Proof: Copy;
 
     /// Loads the first [`Floats::LANES`] values of `from`.

@@ -51,7 +51,7 @@ fn assert_same(a: &[f64], b: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn the_length_of_the_pieces_does_not_matter() {
+fn the_result_does_not_depend_on_the_lengths_of_the_pieces() {
     let audio = noise(48_000 * 2 * 5, 1);
     let builder = Meter::builder(48_000, 2).mode(everything());
     let mut whole = builder.build().unwrap();
@@ -66,7 +66,7 @@ fn the_length_of_the_pieces_does_not_matter() {
 }
 
 #[test]
-fn all_kinds_of_input_are_the_same_audio() {
+fn all_sample_types_and_layouts_give_the_same_result() {
     fn check<T: Sample>(builder: &threadbare_loudness::Builder, expected: &[f64], samples: &[T]) {
         let mut interleaved = builder.build().unwrap();
         interleaved.add_interleaved(samples).unwrap();
@@ -77,7 +77,7 @@ fn all_kinds_of_input_are_the_same_audio() {
         planar.add_planar(&planes).unwrap();
         assert_same(expected, &readings(&planar), 1e-12);
     }
-    // 16 bits, so that each type can represent it.
+    // Use 16 bits, so that each type can represent the samples.
     let short: Vec<i16> = noise(44_100 * 3 * 4, 2)
         .iter()
         .map(|x| (x * 32_768.0) as i16)
@@ -173,7 +173,7 @@ fn adding_allocates_nothing() {
 }
 
 #[test]
-fn a_reset_meter_is_a_new_one() {
+fn a_reset_meter_measures_like_a_new_one() {
     let builder = Meter::builder(48_000, 2).mode(everything());
     let (mut used, mut fresh) = (builder.build().unwrap(), builder.build().unwrap());
     used.add_interleaved(&noise(48_000 * 9, 5)).unwrap();
@@ -185,7 +185,7 @@ fn a_reset_meter_is_a_new_one() {
     assert_same(&readings(&fresh), &readings(&used), 0.0);
 }
 
-/// Earlier audio, and the part of a step in which it ended, affect only the windows.
+/// Earlier audio, and the position of its end within a step, affect only the windows.
 #[test]
 fn new_programme_equals_a_new_meter() {
     let mut programme: Vec<f32> = noise(2 * 48_000 * 40, 2);
@@ -232,7 +232,7 @@ fn longer_window_can_be_requested() {
     assert_eq!(meter.set_max_window_ms(10_000), Ok(false));
     meter.add_interleaved(&noise(48_000 * 12, 7)).unwrap();
     let long = meter.window(10_000).unwrap();
-    // Another meter measures the same energy as ten windows of a second each.
+    // The other meter measures the same energy in ten windows of a second each.
     let mut other = Meter::builder(48_000, 1)
         .mode(Mode::SHORT_TERM)
         .build()
@@ -364,7 +364,7 @@ fn batch_equals_single_meters() {
 }
 
 #[test]
-fn stream_of_a_batch_restarts_alone() {
+fn restarting_a_stream_of_a_batch_affects_no_other_stream() {
     let builder = Meter::builder(48_000, 2).mode(everything());
     let mut batch = builder.build_batch(3).unwrap();
     let loud = noise(96_000 * 4, 9);
@@ -376,7 +376,7 @@ fn stream_of_a_batch_restarts_alone() {
     assert_eq!(batch.true_peak(1, 0).unwrap(), 0.0);
     batch.add_interleaved(&[&loud, &quiet, &loud]).unwrap();
     assert!((batch.integrated(0).unwrap() - before).abs() < 0.2);
-    // It is 20 dB less, and nothing of the silence between counts.
+    // The level is 20 dB lower, and the silence between does not count.
     assert!((batch.integrated(1).unwrap() - before + 20.0).abs() < 0.001);
     assert!(batch.true_peak(1, 0).unwrap() < 0.1);
     assert_eq!(
@@ -389,7 +389,7 @@ fn stream_of_a_batch_restarts_alone() {
 }
 
 #[test]
-fn channels_are_measured_by_themselves() {
+fn single_channels_are_measured_like_mono() {
     let mut meter = Meter::builder(48_000, 2)
         .mode(everything())
         .per_channel(true)
@@ -419,7 +419,7 @@ fn channels_are_measured_by_themselves() {
 
 /// ITU-R BS.1770 does not cover bad samples, but a meter that runs for months must survive them.
 #[test]
-fn one_bad_sample_spoils_its_windows_and_no_more() {
+fn one_bad_sample_affects_only_the_windows_that_contain_it() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let builder = Meter::builder(48_000, 1).mode(everything());
         let (mut meter, mut stuck) = (
@@ -529,7 +529,7 @@ fn every_rate_and_number_of_channels_works() {
     }
 }
 
-/// A foreign function may panic while a meter works: the thread's arithmetic is restored nevertheless.
+/// A function of the caller may panic while a meter works. The thread's arithmetic is restored nevertheless.
 #[test]
 fn denormals_are_numbers_again_after_a_panic() {
     struct Plane(Cell<u32>);

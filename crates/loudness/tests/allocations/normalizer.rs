@@ -1,4 +1,5 @@
-//! Output of a normaliser: as many frames as its input, at the target, below the limit, however it is called.
+//! Output of a normaliser: it has as many frames as the input, reaches the target and stays below the limit, whatever the calls
+//! are.
 
 use std::f64::consts::TAU;
 
@@ -36,7 +37,7 @@ fn take_all<T: Sample + Default>(normalizer: &mut Normalizer, piece: usize, to: 
     }
 }
 
-/// Passes all of `input` through a normaliser, in pieces with these lengths in turn.
+/// Passes all of `input` through a normaliser, in pieces. The pieces have these lengths in turn.
 fn through<T: Sample + Default>(
     normalizer: &mut Normalizer,
     input: &[T],
@@ -78,7 +79,7 @@ fn lin(db: f64) -> f64 {
     10f64.powf(db / 20.0)
 }
 
-/// A tone of this peak level on both channels.
+/// Returns a tone of this peak level on both channels.
 fn tone(rate_hz: u32, hz: f64, level_db: f64, seconds: f64) -> Vec<f32> {
     let frames = (f64::from(rate_hz) * seconds) as usize;
     let sample =
@@ -95,7 +96,7 @@ fn noise(samples: usize, seed: u32, level: f32) -> Vec<f32> {
     (0..samples).map(|_| next()).collect()
 }
 
-/// Noise in syllables and sentences, louder and quieter, with faint noise in the pauses.
+/// Noise in syllables and sentences, sometimes louder and sometimes quieter, with faint noise in the pauses.
 fn speech(seconds: usize, level_db: f64) -> Vec<f32> {
     let mut last = 0.0f32;
     let carrier = noise(seconds * RATE as usize, 3, 1.0);
@@ -121,8 +122,8 @@ fn loudness(rate_hz: u32, channels: usize, samples: &[f32]) -> f64 {
     meter.integrated().unwrap()
 }
 
-/// The largest value between the samples, in dBTP, as a player or another meter finds it. The filter has 32 taps in a Kaiser
-/// window that ends at 0.97 of the band, as libswresample's does, but 31 positions between two samples.
+/// Returns the largest value between the samples, in dBTP, as a player or another meter finds it. As in libswresample, the filter
+/// has 32 taps in a Kaiser window that ends at 0.97 of the band. But it checks 31 positions between two samples.
 fn true_peak(samples: &[f32], channels: usize) -> f64 {
     const REACH: i64 = 16;
     const BAND: f64 = 0.97;
@@ -180,7 +181,7 @@ fn true_peak(samples: &[f32], channels: usize) -> f64 {
     db(peak)
 }
 
-/// Gain in dB at the loudest sample of each 10 ms.
+/// Returns the gain in dB at the loudest sample of each 10 ms.
 fn gains(input: &[f32], output: &[f32]) -> Vec<f64> {
     let peak = |part: &[f32]| {
         let at = (0..part.len()).max_by(|a, b| part[*a].abs().total_cmp(&part[*b].abs()));
@@ -238,7 +239,7 @@ fn speech_comes_to_the_target_and_its_pauses_stay_quiet() {
         let output = normalized(RATE, 2, settings(-23.0, -2.0), &input);
         let found = loudness(RATE, 2, &output);
         assert!((found + 23.0).abs() < 1.0, "{level_db}: {found}");
-        // The gain does not breathe: the gain in the pauses is that of the words around them.
+        // The gain does not follow pauses: in a pause, it is the same as for the words around it.
         let gains = gains(&input, &output);
         for second in 4..28 {
             let change = gains[second * 100] - gains[second * 100 + 100];
@@ -248,7 +249,7 @@ fn speech_comes_to_the_target_and_its_pauses_stay_quiet() {
 }
 
 #[test]
-fn surrounds_count_more_and_the_subwoofer_not_at_all() {
+fn surround_channels_have_more_weight_and_the_subwoofer_none() {
     // The material is 5.1 with sound on one channel only, at the same level. A side channel counts 1.5 dB louder.
     let levels = [0, 3, 4].map(|channel| {
         let mono = tone(RATE, 1_000.0, -40.0, 5.0);
@@ -316,7 +317,7 @@ fn silence_by_count_is_silence_by_samples() {
 }
 
 #[test]
-fn short_inputs_come_out_whole_and_at_the_target() {
+fn all_frames_of_a_short_input_are_output_at_the_target() {
     for frames in [
         0, 1, 2, 23, 24, 25, 480, 4_799, 4_800, 4_801, 30_000, 143_999, 144_000, 144_001,
     ] {
@@ -331,7 +332,7 @@ fn short_inputs_come_out_whole_and_at_the_target() {
     }
 }
 
-/// Difficult material for limiters.
+/// Returns signals that are difficult for limiters.
 fn dense(rate_hz: u32) -> Vec<(&'static str, Vec<f32>)> {
     let frames = rate_hz as usize * 4;
     let stereo = |sample: &dyn Fn(usize) -> f32| -> Vec<f32> {
@@ -348,7 +349,7 @@ fn dense(rate_hz: u32) -> Vec<(&'static str, Vec<f32>)> {
             }
         })
         .collect();
-    // The signs of a sinc half-way between two samples give the maximum between samples.
+    // A sinc half-way between two samples has these signs, so this pattern gives the maximum between samples.
     let pattern = |n: usize| {
         let at = n as i64 % 4_001 - 2_000;
         let sign = if at % 2 == 0 { 1.0 } else { -1.0 };
@@ -428,8 +429,8 @@ fn the_true_peak_stays_below_its_limit() {
 }
 
 #[test]
-fn the_limiter_gives_away_little() {
-    // A limited pure tone leaves just below the limit.
+fn the_limiter_stays_close_to_its_limit() {
+    // The limiter must leave the peak of a pure tone just below the limit.
     let output = normalized(
         RATE,
         2,
@@ -440,7 +441,7 @@ fn the_limiter_gives_away_little() {
     assert!((-9.2..=-9.0).contains(&found), "{found}");
 }
 
-/// The gain between two clicks on top of a quiet tone recovers without a step.
+/// Between two clicks on top of a quiet tone, the gain recovers without a step.
 #[test]
 fn gain_recovers_without_a_step() {
     let mut input = tone(RATE, 1_000.0, -30.0, 8.0);
@@ -472,17 +473,17 @@ fn gain_recovers_without_a_step() {
 }
 
 #[test]
-fn the_gain_of_the_programme_has_no_steps() {
+fn the_gain_changes_gradually() {
     // The level changes by 15 dB down and up.
     let parts = [-35.0, -20.0, -35.0, -50.0, -20.0].map(|level| tone(RATE, 1_000.0, level, 20.0));
     let input = parts.concat();
     let output = normalized(RATE, 2, settings(-23.0, -2.0), &input);
     let gains = gains(&input, &output);
     for (n, pair) in gains.windows(2).enumerate() {
-        // At most 3.5 dB in 100 ms.
+        // The gain changes by at most 3.5 dB in 100 ms.
         assert!((pair[0] - pair[1]).abs() < 0.35, "{n}: {pair:?}");
     }
-    // Four seconds before each part ends, the level is right again, and loud parts never stand out.
+    // Four seconds before each part ends, the level is right again. Loud parts never stand out.
     for part in 0..5 {
         let second = &output[(part * 20 + 15) * 96_000..][..96_000];
         let found = loudness(RATE, 2, second);
@@ -541,7 +542,7 @@ fn changes_are_applied_gradually() {
     take_all(&mut normalizer, 4_800, &mut output);
     let gains = gains(&input, &output);
     for (n, pair) in gains.windows(2).enumerate() {
-        // At most 3 dB in 100 ms, and as much again while the limit changes.
+        // The gain changes by at most 3 dB in 100 ms, and by as much again while the limit changes.
         assert!((pair[0] - pair[1]).abs() < 0.65, "{n}: {pair:?}");
     }
     // A change at 4 s affects the audio from before 2 s on: the delay is 3 s, and the change starts after 0.3 s.
@@ -621,7 +622,7 @@ fn click_reduces_the_gain_only_briefly() {
 }
 
 #[test]
-fn every_format_and_layout_comes_out_the_same() {
+fn every_format_and_layout_gives_the_same_output() {
     let input: Vec<f32> = speech(4, -20.0)
         .iter()
         .map(|v| (v * 32_768.0).round() / 32_768.0)
@@ -813,7 +814,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn however_it_is_cut_the_same_comes_out(
+    fn the_output_does_not_depend_on_the_lengths_of_the_pieces(
         pieces in prop::collection::vec(1usize..9_000, 1..8),
         channels in 1usize..8,
         rate_hz in prop::sample::select(vec![8_000u32, 11_025, 44_100, 48_000]),
@@ -832,7 +833,7 @@ proptest! {
     }
 
     #[test]
-    fn peaks_wherever_they_are_stay_below_the_limit(
+    fn peaks_at_any_position_stay_below_the_limit(
         peaks in prop::collection::vec((0usize..96_000, -4.0f32..4.0, 1usize..40), 1..60),
         hz in 50.0f64..20_000.0,
         level in -40.0f64..0.0,

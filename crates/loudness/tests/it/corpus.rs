@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing has collected, with the stable compiler, and continues at random for a while.
+//! Replays the inputs that fuzzing has collected, with the stable compiler. Then tests random inputs for a while.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use threadbare_loudness::fuzzing;
 
 #[test]
-fn the_corpus_replays() {
+fn no_file_of_the_corpus_breaks_an_invariant() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/loudness");
     let mut count = 0;
     for file in std::fs::read_dir(corpus).expect("the target has a corpus") {
@@ -25,7 +25,7 @@ proptest! {
         fuzzing::loudness(&data);
     }
 
-    /// Random bytes are rarely an audible signal.
+    /// The random inputs are audible signals. Random bytes rarely form such signals.
     #[test]
     fn random_signals_keep_the_fuzzing_invariants(
         head in prop::array::uniform8(any::<u8>()),

@@ -1,7 +1,7 @@
 //! Channels from any thread to a main context.
 //!
-//! A channel has many senders, one receiver, and at most one source. The receiver is attached to a context with a closure, as
-//! with glib's own channel until 0.19. Or it is read as a [`Stream`](futures_core::Stream), on any executor.
+//! A channel has many senders, one receiver, and at most one source. The receiver is attached to a context with a closure, as in
+//! glib's own channel until 0.19, or is read as a [`Stream`](futures_core::Stream), on any executor.
 //!
 //! | part | thread |
 //! |---|---|
@@ -47,11 +47,10 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender::new(shared.clone()), Receiver::new(shared))
 }
 
-/// Creates a channel with a bound: up to `bound` messages wait for the receiver. Above it, senders wait, or get an error. A bound
-/// of 0 counts as 1.
-///
-/// A receiver takes all waiting messages at once. Messages that it has taken do not count any more. So up to twice `bound`
-/// messages may be in memory.
+/// Creates a channel with a bound: up to `bound` messages wait for the receiver. When the channel is full, senders wait, or get
+/// an error. A bound of 0 counts as 1.
+/// A receiver takes all waiting messages at once, and these do not count for the bound any more. So up to twice `bound` messages
+/// may be in memory.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let shared = new(bound.max(1));
     (SyncSender::new(shared.clone()), Receiver::new(shared))
@@ -76,7 +75,7 @@ fn new<T>(bound: usize) -> Arc<Shared<T>> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Senders wait in this monitor. Only waiting senders lock it, before `state`.
+    /// Waiting senders are registered in this monitor. Only they lock it, always before `state`.
     room: Monitor<()>,
 }
 
@@ -115,7 +114,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> State<T> {
-    /// Marks that the receiver has something to handle. The caller wakes the returned listener after the unlock.
+    /// Records that the receiver has something to handle. The caller wakes the returned listener after the unlock.
     #[inline]
     #[must_use]
     fn call(&mut self) -> Listener {

@@ -44,8 +44,8 @@ impl<T> Receiver<T> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Calls `receive` with each message. This happens on the thread that runs `context` (`None` for the default context), which
-    /// must be the calling thread. It ends when `receive` returns [`ControlFlow::Break`] or the last sender is dropped.
+    /// Calls `receive` with each message, on the thread that runs `context`; `None` is the default context. The calling thread
+    /// must run this context. The calls end when `receive` returns [`ControlFlow::Break`] or the last sender is dropped.
     ///
     /// # Errors
     /// Fails if another thread runs the context, or if the process has no descriptor left.
@@ -61,10 +61,10 @@ impl<T> Receiver<T> {
         self.attach_with_priority(context, Priority::DEFAULT, receive)
     }
 
-    /// Does the same with another priority of the source.
+    /// Acts as [`Receiver::attach`], with another priority of the source.
     ///
     /// # Errors
-    /// The same as for [`Receiver::attach`].
+    /// Fails if another thread runs the context, or if the process has no descriptor left.
     pub fn attach_with_priority<F>(
         self,
         context: Option<&MainContext>,
@@ -89,7 +89,7 @@ impl<T> Receiver<T> {
         Ok(Attachment::new(source, &context, &bell, Some(home)))
     }
 
-    /// Does the same from any thread, with a closure that any thread may run.
+    /// Acts as [`Receiver::attach`], from any thread, with a closure that any thread may run.
     ///
     /// # Errors
     /// Fails if the process has no descriptor left.
@@ -117,18 +117,19 @@ impl<T> Receiver<T> {
     fn call_by_bell(&self) -> Result<Arc<Bell>, AttachError> {
         let bell = Arc::new(Bell::new()?);
         let mut state = self.shared.lock();
-        // The attachment rings once, for messages that are already here.
+        // The attachment rings once, because messages may have arrived already.
         state.is_called = true;
         let before = std::mem::replace(&mut state.listener, Listener::Bell(bell.clone()));
         drop(state);
-        // This calls foreign code.
+        // Dropped after the unlock, because a waker's drop calls foreign code.
         drop(before);
         Ok(bell)
     }
 }
 
 impl<T> Shared<T> {
-    /// Moves all messages into the empty batch. The state stays locked unless senders had to be called.
+    /// Moves all messages into the empty batch, and returns the locked state. If senders must be woken, the state is unlocked in
+    /// between.
     fn take(&self, batch: &mut VecDeque<T>) -> MutexGuard<'_, State<T>> {
         let mut state = self.lock();
         // This swaps two queues: no message is copied or allocated.
@@ -162,7 +163,7 @@ impl<T> Stream for Receiver<T> {
             let listener = Listener::Task(cx.waker().clone());
             let before = std::mem::replace(&mut state.listener, listener);
             drop(state);
-            // This calls foreign code.
+            // Dropped after the unlock, because a waker's drop calls foreign code.
             drop(before);
         }
         Poll::Pending
@@ -189,7 +190,7 @@ impl<T> Drop for Receiver<T> {
         if wants_room {
             self.shared.call_senders();
         }
-        // This calls foreign code.
+        // Dropped after the unlock, because these drops call foreign code.
         drop((listener, unreceived));
     }
 }
@@ -238,7 +239,7 @@ impl<T, F: FnMut(T) -> ControlFlow> Attached<T, F> {
 pub struct Attachment {
     source: Source,
     context: MainContext,
-    /// Thread on which the closure must be dropped; `None` for any.
+    /// Thread on which the closure must be dropped; `None` for any thread.
     home: Option<ThreadId>,
 }
 

@@ -16,7 +16,7 @@ impl<T> Sender<T> {
         Sender(End(shared))
     }
 
-    /// Sends without waiting.
+    /// Sends a message without waiting.
     ///
     /// # Errors
     /// Fails if the receiver has been dropped; the error contains the message.
@@ -41,7 +41,7 @@ impl<T> SyncSender<T> {
         SyncSender(End(shared))
     }
 
-    /// Sends, and blocks this thread while the channel is full. On the receiver's own thread this may deadlock.
+    /// Sends a message, and blocks this thread while the channel is full. On the receiver's own thread, this may deadlock.
     ///
     /// # Errors
     /// Fails if the receiver has been dropped; the error contains the message.
@@ -53,7 +53,7 @@ impl<T> SyncSender<T> {
         }
     }
 
-    /// Sends, and waits while the channel is full. If it is dropped before it completes, nothing has been sent.
+    /// Sends a message, and waits while the channel is full. If the future is dropped before it completes, nothing has been sent.
     ///
     /// # Errors
     /// Fails if the receiver has been dropped; the error contains the message.
@@ -83,7 +83,7 @@ impl<T> SyncSender<T> {
         )
     }
 
-    /// Sends if the channel is not full.
+    /// Sends a message if the channel is not full.
     ///
     /// # Errors
     /// Fails if the channel is full or the receiver has been dropped; the error contains the message.
@@ -97,10 +97,11 @@ impl<T> Shared<T> {
         self.try_send_to(self.lock(), message)
     }
 
-    /// Sends, or notes that the sender waits. Call it inside the monitor of waiting senders.
+    /// Sends a message, or records that the sender waits. Call it inside the monitor of waiting senders.
     fn try_send_or_wait(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.lock();
-        // The receiver makes room before it locks this monitor to wake senders. So it waits until this waiter is registered.
+        // Set this before the waiter is registered. The receiver makes room, and then locks this monitor to wake senders. So it
+        // waits until this waiter is registered.
         state.wants_room = state.has_receiver && state.queue.len() >= state.bound;
         self.try_send_to(state, message)
     }
@@ -173,7 +174,7 @@ impl<T> fmt::Debug for SyncSender<T> {
 
 /// The error if the receiver has been dropped. It contains the message.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the receiver of the channel is gone")]
+#[error("the receiver of the channel no longer exists")]
 pub struct SendError<T>(pub T);
 
 impl<T> fmt::Debug for SendError<T> {
@@ -189,7 +190,7 @@ pub enum TrySendError<T> {
     #[error("the channel is full")]
     Full(T),
     /// The receiver has been dropped.
-    #[error("the receiver of the channel is gone")]
+    #[error("the receiver of the channel no longer exists")]
     Disconnected(T),
 }
 

@@ -36,9 +36,9 @@ fn full_channel() -> tokio::sync::mpsc::UnboundedReceiver<usize> {
     receiver
 }
 
-/// This shows tokio's problem, as long as it exists: a main context inside a tokio task uses up the budget of that task.
+/// This shows a problem of tokio as long as it exists: a main context inside a tokio task uses up the budget of that task.
 #[test]
-fn a_main_context_inside_of_a_tokio_task_has_a_budget() {
+fn a_main_context_inside_a_tokio_task_uses_up_the_tasks_budget() {
     let received = Builder::new_current_thread()
         .build()
         .unwrap()
@@ -57,12 +57,12 @@ fn a_main_context_inside_of_a_tokio_task_has_a_budget() {
 }
 
 #[test]
-fn a_bridged_future_has_no_budget_even_there() {
+fn a_bridged_future_has_no_budget_even_inside_a_tokio_task() {
     let runtime = runtime();
     let context = MainContext::new();
     let bridge = Bridge::new(&context, runtime.handle());
     let received = runtime.block_on(async {
-        // A program should not do this, but the future still progresses.
+        // A program should not do this, but the future makes progress nevertheless.
         bridge
             .with_tokio(receive_all(full_channel()))
             .now_or_never()
@@ -181,7 +181,7 @@ fn end_of_a_runtime_or_context_ends_its_waiters() {
     let there = bridge.on_tokio(std::future::pending::<()>());
     runtime.shutdown_background();
     assert!(matches!(context.block_on(there), Err(JoinError::Cancelled)));
-    // A future on its way to a context does not keep the context.
+    // A future that was sent to a context does not keep the context alive.
     let here = bridge.on_context(|| async {});
     drop((bridge, context));
     assert!(matches!(

@@ -182,7 +182,7 @@ fn blocked_sender_resumes_with_room_or_without_a_receiver() {
         begun.wait();
         if receiver_ends {
             drop(receiver);
-            // The sender is blocked or has not sent yet. The result is the same.
+            // The sender may be blocked, or may not have sent yet. The result is the same.
             assert_eq!(thread.join().unwrap(), Err(SendError(2)));
         } else {
             assert_eq!(receiver.try_recv(), Some(1));
@@ -193,7 +193,7 @@ fn blocked_sender_resumes_with_room_or_without_a_receiver() {
 }
 
 #[test]
-fn an_async_sender_waits_and_a_dropped_one_has_sent_nothing() {
+fn an_async_send_waits_for_room_and_sends_nothing_if_it_is_dropped() {
     let context = MainContext::new();
     let (sender, mut receiver) = sync_channel(1);
     context.block_on(async move {
@@ -251,7 +251,7 @@ fn flood_does_not_starve_other_sources() {
     .attach(Some(&context));
     settle(&context);
     assert_eq!(received.get(), 10_000);
-    // The idle source did not wait for the end of the flood.
+    // The idle source ran before the flood had ended.
     assert!(at.load(Ordering::Relaxed) < 10_000);
 }
 

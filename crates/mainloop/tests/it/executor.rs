@@ -229,7 +229,7 @@ fn tasks_spawn_tasks_and_may_be_woken_by_themselves() {
 }
 
 #[test]
-fn a_task_that_never_rests_does_not_starve_other_sources() {
+fn a_task_that_always_wakes_itself_does_not_starve_other_sources() {
     let (context, executor) = new();
     let spinning = executor.spawn_local(poll_fn(|cx| -> Poll<()> {
         cx.waker().wake_by_ref();
@@ -313,7 +313,7 @@ fn executor_is_refused_if_another_thread_runs_the_context() {
 }
 
 #[test]
-fn a_stale_waker_wakes_no_later_task_in_the_same_place() {
+fn a_stale_waker_does_not_wake_the_next_task_in_its_place() {
     let (context, executor) = new();
     let kept: Rc<RefCell<Option<Waker>>> = Rc::default();
     let keep = kept.clone();
@@ -336,7 +336,7 @@ fn a_stale_waker_wakes_no_later_task_in_the_same_place() {
 }
 
 #[test]
-fn a_scope_ends_its_tasks_and_no_others() {
+fn a_scope_ends_only_its_own_tasks() {
     let (context, executor) = new();
     let scope = TaskScope::new(&executor);
     let (tell, told) = mpsc::channel();
@@ -417,7 +417,7 @@ fn a_bound_value_is_visible_and_dropped_only_on_its_thread() {
 }
 
 #[test]
-fn a_bound_value_is_sent_home_with_a_call() {
+fn a_closure_runs_with_a_bound_value_on_its_own_thread() {
     let context = MainContext::new();
     let bound = ContextBound::new(&context, Rc::new(41)).unwrap();
     let (tell, told) = mpsc::channel();

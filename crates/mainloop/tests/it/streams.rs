@@ -128,7 +128,7 @@ fn a_dropped_stream_disconnects_its_handler() {
     drop(stream);
     turn(&dial, 2);
     assert_eq!(calls.load(Ordering::Relaxed), 1);
-    // A stream may outlive its object; it then does nothing.
+    // A stream may exist longer than its object, and then does nothing.
     let stream = signal_stream(&dial, "turned", number).unwrap();
     drop(dial);
     drop(stream);
@@ -254,7 +254,7 @@ fn a_descriptor_becomes_readable_by_its_peer_or_its_peers_end() {
 }
 
 #[test]
-fn a_dropped_readiness_watches_no_longer() {
+fn a_dropped_wait_for_a_descriptor_leaves_no_watch() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let context = MainContext::new();
     context.block_on(async {
@@ -263,7 +263,7 @@ fn a_dropped_readiness_watches_no_longer() {
         drop(waits);
         theirs.write_all(b"x").unwrap();
     });
-    // Nothing is ready. A leftover watch would be.
+    // No source is ready. A watch that was left behind would be.
     assert!(!context.pending());
 }
 
@@ -302,8 +302,8 @@ fn ticks_keep_their_grid_and_are_never_early() {
 }
 
 #[test]
-fn missed_ticks_come_at_once_or_are_skipped() {
-    // The reader is certainly late: it waits on the clock for ten periods.
+fn missed_ticks_are_returned_at_once_or_skipped() {
+    // The reader is certainly late, because it waits on the clock for ten periods.
     let period = Duration::from_millis(1);
     let late = || {
         let until_ns = threadbare_runtime::clock_now_ns() + 10_000_000;
@@ -316,7 +316,7 @@ fn missed_ticks_come_at_once_or_are_skipped() {
         assert!(burst.next().now_or_never().is_none());
         late();
         for _ in 0..10 {
-            // A due tick does not wait for the main context.
+            // A tick that is already due does not wait for the main context.
             let tick = burst.next().now_or_never().expect("due").unwrap();
             assert_eq!(tick.missed, 0);
         }

@@ -1,4 +1,4 @@
-//! Calls of a cluster: each has one owner in the end, whatever fails.
+//! Calls of a cluster: whatever fails, each call has one owner in the end.
 
 use threadbare_member::{
     CallName, Entry, Incarnation, Key, Location, Member, NodeRecord, Revision, Value,
@@ -80,7 +80,7 @@ fn a_short_call_leaves_no_key() {
 }
 
 #[test]
-fn waiting_claim_is_reported_unclaimed_without_the_store() {
+fn a_call_that_the_store_cannot_record_in_time_is_reported_unclaimed() {
     let mut world = cluster(3, 3);
     let call = call("a");
     world.store_is_up = false;
@@ -108,7 +108,7 @@ fn returning_node_keeps_its_untaken_calls() {
     world.freeze(0, now_ns + 3 * SECOND);
     world.run_for(2 * SECOND);
     assert_eq!(world.locate(1, &calls[0]), Location::Nowhere);
-    // A party of one call has called again.
+    // The first call was made again, and arrived at another node.
     world.call(1, &calls[1]);
     world.run_for(20 * MS);
     assert_eq!(world.parties(&calls[1]), [(0, true), (1, true)]);
@@ -137,7 +137,7 @@ fn an_empty_store_is_filled_again() {
 }
 
 #[test]
-fn keys_of_the_dead_are_swept_and_no_others() {
+fn only_keys_of_dead_nodes_are_deleted() {
     let mut world = cluster(6, 3);
     let calls: Vec<CallName> = (0..30).map(|n| call(&n.to_string())).collect();
     for (n, one) in calls.iter().enumerate() {
@@ -157,7 +157,7 @@ fn keys_of_the_dead_are_swept_and_no_others() {
     assert_eq!(world.parties(&calls[0]), [(2, true)]);
 }
 
-/// A cluster in which each node has a service.
+/// Returns a cluster in which each node has a service.
 fn serving(seed: u64, nodes: usize) -> World {
     let mut world = cluster(seed, nodes);
     world.declare_services();
@@ -181,7 +181,7 @@ fn service_moves_with_its_calls_and_returns() {
         let calls: Vec<CallName> = (0..30).map(|n| call(&n.to_string())).collect();
         calls.iter().for_each(|one| world.call(0, one));
         world.run_for(SECOND);
-        // Key and state of each call, and the state after its answer.
+        // Three writes for each call: its key, its state, and its state after the call was answered.
         assert_eq!(world.writes, 60);
         let state = world.change(0, &calls[0]);
         world.run_for(SECOND);
@@ -220,7 +220,7 @@ fn service_moves_with_its_calls_and_returns() {
 
 /// A node is frozen or cut off, and other nodes take its calls. After it wakes, it gets the calls back.
 #[test]
-fn a_node_that_wakes_does_not_end_calls_that_others_have() {
+fn a_frozen_node_that_resumes_does_not_end_calls_of_other_nodes() {
     for seed in 1..20 {
         let mut world = serving(seed, 3);
         let one = call("a");
@@ -283,7 +283,7 @@ fn storm(seed: u64, has_services: bool) {
             }
             3 => world.set_link(node, Link::default()),
             4 => world.store_is_up = !world.draw().is_multiple_of(3),
-            // Not with services: a node that is cut off would not know that the claims of dead nodes are gone.
+            // Skip this with services, because a node that is cut off would not know that the claims of dead nodes are gone.
             5 if !has_services && world.draw().is_multiple_of(8) => world.lose_data(),
             6 | 7 => world.hang_up(node, one),
             8 => world.store_is_up = true,
@@ -361,7 +361,7 @@ fn spread(member: &Member) -> Vec<(String, usize)> {
 #[test]
 fn new_calls_go_to_the_node_with_most_room() {
     let all = |name: &str| vec![(name.to_owned(), 1000)];
-    // This node has the most room, or nearly.
+    // This node has the most room, or nearly the most.
     assert_eq!(
         spread(&member(Some(90), &[("a", Some(100), false)])),
         all("me")
@@ -379,7 +379,7 @@ fn new_calls_go_to_the_node_with_most_room() {
         assert_eq!(spread(&member(Some(1), &[others])), all("me"));
         assert_eq!(spread(&member(None, &[others])), all("nobody"));
     }
-    // Not all calls go to one node before its next renewal.
+    // Before the next renewal, not all calls may go to the same node.
     let others = [
         ("a", Some(91), false),
         ("b", Some(100), false),

@@ -46,7 +46,7 @@ fn silence_ns(world: &mut World, streams: &[StreamName], most_ns: u64) -> u64 {
 }
 
 #[test]
-fn a_node_alone_carries_all() {
+fn a_single_node_carries_all_streams() {
     let streams = names(40);
     let mut world = settled(1, 1, &streams);
     assert_eq!(world.streams_of(0), 40);
@@ -68,7 +68,8 @@ fn streams_of_a_dead_node_are_carried_by_others() {
     assert!(before.iter().all(|&count| count > 60), "{before:?}");
     world.moved.clear();
     world.kill(1);
-    // The other nodes saw its last renewal at most 250 ms ago. After the wait, they delete its key and claim its streams.
+    // The other nodes saw the last renewal of the stopped node at most 250 ms ago. After the wait, they delete its key and claim
+    // its streams.
     let silence = silence_ns(&mut world, &streams, 3 * SECOND);
     let due = Timing::default().death_ns() + 100 * MS;
     assert!(silence <= due, "{} ms", silence / MS);
@@ -82,9 +83,9 @@ fn streams_of_a_dead_node_are_carried_by_others() {
     assert!(before.iter().zip(&after).all(near), "{before:?} {after:?}");
 }
 
-/// The process may end while a renewal is in transit, which the other nodes see later.
+/// The process may end while its last renewal is in transit to the other nodes.
 #[test]
-fn streams_move_at_once_if_the_end_of_a_process_is_seen() {
+fn streams_move_at_once_if_another_node_sees_the_end_of_the_process() {
     let streams = names(9);
     let mut world = settled(10, 3, &streams);
     for wait in 0..250 {
@@ -137,8 +138,8 @@ fn drained_node_hands_over_its_position() {
     }
 }
 
-/// A node may die at each moment of a hand-over. The next node does not send before the message, and in the end, the surviving
-/// node carries the stream.
+/// A node may die at each moment of a hand-over. The next node does not send before it has the message, and in the end, the
+/// surviving node carries the stream.
 #[test]
 fn node_that_dies_in_a_hand_over_is_replaced() {
     let streams = names(12);
@@ -159,7 +160,7 @@ fn node_that_dies_in_a_hand_over_is_replaced() {
     }
 }
 
-/// If the node ended as soon as it stops sending, the last streams would lose their positions.
+/// If the drained node ended as soon as it has stopped sending, the last streams would lose their positions.
 #[test]
 fn a_drained_node_is_empty_only_when_others_have_all_claims() {
     let streams = names(100);
@@ -319,7 +320,7 @@ fn frozen_node_sends_nothing_after_it_resumes() {
     world.freeze(0, now_ns + 10 * SECOND);
     world.run_for(2 * SECOND);
     assert_eq!(world.silent(streams.iter()), 0);
-    // The world asserts that this node is never a second sender.
+    // The world asserts that this node never sends a stream that another node sends.
     world.run_for(12 * SECOND);
     assert_eq!(world.silent(streams.iter()), 0);
     assert!(world.streams_of(0) > 0);

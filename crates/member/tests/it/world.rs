@@ -29,7 +29,7 @@ struct Process {
     /// Delivery time of the last sent change. Changes arrive in order.
     watch_ns: u64,
     is_watching: bool,
-    /// The event of the next time-out, and its time.
+    /// The event that the next time-out delivers, and its time.
     timeout: (u64, u64),
     until_ns: u64,
     running: BTreeMap<StreamName, Epoch>,
@@ -38,7 +38,7 @@ struct Process {
     stopping: BTreeSet<StreamName>,
     /// The node's calls, and whether their keys are confirmed.
     calls: BTreeMap<CallName, bool>,
-    /// The services of calls that belong to one.
+    /// The services of the calls that belong to a service.
     services: BTreeMap<CallName, StreamName>,
 }
 
@@ -357,7 +357,7 @@ impl World {
         state
     }
 
-    /// The states of calls in the store.
+    /// Returns the states of calls in the store.
     pub(crate) fn states(&self) -> Vec<(StreamName, CallName, Arc<[u8]>)> {
         let state = |(key, entry): (&Key, &Entry)| match (key, &entry.value) {
             (Key::State(service, call), Value::State(state)) => {
@@ -421,7 +421,7 @@ impl World {
         process.member.locate(entry)
     }
 
-    /// The number of calls' keys.
+    /// Returns the number of calls' keys.
     pub(crate) fn call_keys(&self) -> usize {
         let keys = self.entries.keys();
         keys.filter(|key| matches!(key, Key::Call(_))).count()
@@ -863,7 +863,7 @@ impl World {
     }
 }
 
-/// The service of a node.
+/// Returns the service of a node.
 fn service_of(node: usize) -> StreamName {
     format!("service:node-{node}").as_str().into()
 }

@@ -1,5 +1,5 @@
-//! Formats the fields of a line in the text log. Names of streams and calls come from outside. They can neither end a line nor
-//! begin another one, and cannot control the terminal.
+//! Formats the fields of a line in the text log. Names of streams and calls come from other hosts. These names can neither end a
+//! line nor begin another one, and cannot control the terminal.
 
 use std::fmt::{self, Debug, Write};
 

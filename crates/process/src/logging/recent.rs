@@ -1,7 +1,7 @@
-//! Stores the last log lines about each stream and call. The field `stream` or `call` of a log event names it. So the web page
-//! and the API show the same lines as the log.
+//! Stores the last log lines about each stream and call, so that the web page and the API show the same lines as the log. The
+//! field `stream` or `call` of a log event names the stream or call.
 //!
-//! Media workers log, too. Here, they wait only for a short lock; standard error also has a lock.
+//! Media workers write log lines, too. Here, they wait only for a short lock; standard error also has a lock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::{Debug, Write};
@@ -196,8 +196,8 @@ const SUBJECTS: [(Subject, &str); 2] = [(Subject::Stream, "stream"), (Subject::C
 /// Maximum number of lines about a subject. They fill one or two screens, or cover an hour of a stream that fails at the
 /// longest restart interval.
 const LINES_PER_SUBJECT: usize = 50;
-/// Maximum number of lines about all streams, and of those about all calls: 20 MB with the longest lines, 3 MB with typical
-/// ones.
+/// Maximum number of lines about all streams, and of lines about all calls. With the longest lines, this takes 20 MB; with
+/// typical lines, 3 MB.
 const LINES_MAX: usize = 10_000;
 /// Maximum length of a line. Errors of the system, and of elements with their source positions, are shorter.
 const LINE_CHARS: usize = 500;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_lines_make_room() {
+    fn new_lines_replace_the_oldest_lines() {
         let recent = RecentLines::default();
         let line = |text: String| RecentLine {
             unix_ms: 0,

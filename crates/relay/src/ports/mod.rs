@@ -23,8 +23,7 @@ use crate::socket::{SocketError, Udp, Unreachable, check_destination};
 pub enum PortError {
     /// The range is invalid.
     #[error(
-        "ports {first} to {last}: there is no room for {wanted}; ports must be 1 to 65535, the first not after the \
-         last"
+        "ports {first} to {last}: the range has no room for {wanted}; expected ports from 1 to 65535, the first one not above the last one"
     )]
     Range {
         /// The first port.
@@ -36,8 +35,8 @@ pub enum PortError {
     },
     /// All numbers are in use.
     #[error(
-        "ports {first} to {last} at {address}: none of {units} is free; {in_use} carry calls, {quarantined} are kept back \
-         until late packets have ended or because other programs have them; allow a wider range"
+        "ports {first} to {last} at {address}: none of {units} is free: {in_use} carry calls, and {quarantined} must not be used, \
+        because their calls have just ended or other programs use them; configure a wider range"
     )]
     Exhausted {
         /// The address of the range.

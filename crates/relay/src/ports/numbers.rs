@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_number_is_free_after_the_quarantine_only() {
+    fn a_released_number_is_free_only_after_the_quarantine() {
         for kept in [None, Some("sockets")] {
             let mut numbers = Named::new(7, 7, 1, 5 * S);
             assert_eq!(numbers.take(S, 1), plain(7));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_sockets_are_used_when_no_other_number_is_free() {
+    fn ports_with_open_sockets_are_used_if_no_other_is_free() {
         let mut numbers = Named::new(1, 8, 1, 5 * S);
         for _ in 1..=8 {
             assert!(numbers.take(0, 0).is_some());
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_sockets_are_unwanted_after_a_second_quarantine() {
+    fn open_sockets_are_closed_after_a_second_quarantine() {
         let mut numbers = Named::new(1, 9, 1, 5 * S);
         for (now_ns, number, kept) in [(0, 1, Some("one")), (S, 2, None), (2 * S, 3, Some("three"))]
         {
@@ -456,7 +456,7 @@ mod tests {
         /// A number has one user at a time. It is never drawn in its quarantine, and a draw succeeds if any number is free. Its
         /// kept value is returned with it.
         #[test]
-        fn equals_the_definition(
+        fn random_draws_and_releases_keep_the_rules_for_ports(
             first in 1000_u16..1010, count in 1_u16..150,
             steps in prop::collection::vec((step(), 0..3 * S), 1..400),
         ) {

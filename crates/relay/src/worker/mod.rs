@@ -239,7 +239,7 @@ impl<C: Call> MediaWorker<C> {
             if let Some(Some(packets)) = self.ios.get_mut(*io as usize)
                 && let Err(error) = packets.set_tos(attached, tos)
             {
-                tracing::warn!(call = slot.label, tos, %error, "cannot set the TOS");
+                tracing::warn!(call = slot.label, tos, %error, "cannot set the TOS of a call");
             }
         }
     }
@@ -312,7 +312,7 @@ impl<C: Call> MediaWorker<C> {
     #[cold]
     fn panicked(&mut self, index: u32) {
         if let Some(Some(slot)) = self.calls.get(index as usize) {
-            tracing::error!(call = slot.label, "a call panicked and is removed");
+            tracing::error!(call = slot.label, "a call is removed, because it panicked");
         }
         self.queue.counters.panicked.add(1);
         drop_caught(self.remove(index, CallState::Panicked));
@@ -539,7 +539,7 @@ impl<C: Call> Drop for MediaWorker<C> {
 /// Drops foreign values; a panic in one must not stop the others.
 fn drop_caught<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!("panic while a call was dropped");
+        tracing::error!("a panic occurred while a call was dropped");
     }
 }
 

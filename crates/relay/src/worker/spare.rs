@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_slice_conceals_next_to_nothing() {
+    fn a_late_slice_conceals_almost_nothing() {
         assert_eq!(most_in_a_slice(100, 20 * MS, 20 * MS), u64::from(UNITS_MIN));
     }
 }

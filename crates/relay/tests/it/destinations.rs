@@ -124,7 +124,7 @@ impl Call for Copier {
 }
 
 #[test]
-fn copies_for_addresses_of_the_relay_s_choice_pass() {
+fn copies_to_addresses_that_the_relay_chooses_pass_the_policy() {
     let (inside, party) = (peer(), peer());
     let to = inside.local_addr().unwrap();
     let (engine, _) = engine(policy(&[to]));

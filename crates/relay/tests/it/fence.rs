@@ -5,7 +5,7 @@ use threadbare_relay::{Fence, PortId, PortUse};
 use threadbare_runtime::clock_now_ns;
 
 #[test]
-fn nothing_passes_a_fence_that_is_not_open() {
+fn nothing_is_sent_while_the_fence_is_not_open() {
     // A slice of an hour: only commands cause sending.
     let engine = engine(3_600_000, -1);
     let listener = peer();

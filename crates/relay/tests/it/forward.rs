@@ -77,7 +77,7 @@ fn datagrams_pass_as_they_are_between_ports_of_a_kind() {
 
 /// The party is behind a NAT: it sends from another address than the signalled one.
 #[test]
-fn an_address_is_learned_and_a_stranger_is_sent_nothing() {
+fn an_address_is_learned_and_nothing_is_sent_to_a_stranger() {
     let mut bed = bed();
     let behind: SocketAddr = "198.51.100.7:4321".parse().unwrap();
     let stranger: SocketAddr = "203.0.113.66:1".parse().unwrap();
@@ -124,7 +124,7 @@ fn an_address_is_learned_and_a_stranger_is_sent_nothing() {
 }
 
 #[test]
-fn datagrams_of_an_echo_return_to_their_sender_alone() {
+fn datagrams_of_an_echo_return_only_to_their_sender() {
     let mut bed = bed();
     bed.call.set_echo(true);
     let stranger: SocketAddr = "203.0.113.66:1".parse().unwrap();
@@ -174,7 +174,7 @@ fn nothing_is_sent_to_unknown_or_held_parties() {
 }
 
 #[test]
-fn one_port_on_a_side_and_two_on_the_other() {
+fn one_side_may_use_one_port_and_the_other_side_two() {
     let mux = ForwardSide {
         mux: true,
         ..side(Side::A)

@@ -167,7 +167,7 @@ impl Drop for Trapped {
 }
 
 #[test]
-fn a_panic_removes_its_call_and_no_other() {
+fn a_panic_removes_only_the_call_that_caused_it() {
     let engine: Engine<Box<dyn Call>> = engine(20, -1);
     let ranges = range(PortUse::Mux);
     let (a, b) = (peer(), peer());
@@ -215,7 +215,7 @@ fn a_panic_removes_its_call_and_no_other() {
 }
 
 #[test]
-fn a_flood_on_one_call_does_not_keep_the_others_waiting() {
+fn a_flood_on_one_call_does_not_delay_other_calls() {
     for wait_ms in [0, 20] {
         let engine = engine(wait_ms, -1);
         let ranges = range(PortUse::Mux);

@@ -226,7 +226,7 @@ fn full_port_range_is_reported_with_its_values() {
     let text = range.lease().unwrap_err().to_string();
     let ports = format!("ports {free} to {} at 127.0.0.1", free + 1);
     assert!(
-        text.contains(&ports) && text.contains("1 carry calls, 0 are kept back"),
+        text.contains(&ports) && text.contains("1 carry calls, and 0 must not be used"),
         "{text}"
     );
     drop(leg);

@@ -50,7 +50,7 @@ fn call(
 }
 
 #[test]
-fn many_calls_share_a_port_and_each_gets_its_own() {
+fn many_calls_share_a_port_and_each_gets_its_own_packets() {
     let engine = engine(20, -1);
     let port = share(&engine, None);
     let parties: Vec<_> = (0..100).map(|_| (peer(), peer())).collect();
@@ -78,7 +78,7 @@ fn many_calls_share_a_port_and_each_gets_its_own() {
 }
 
 #[test]
-fn reports_use_the_rtp_port_or_their_own() {
+fn reports_use_the_rtp_port_or_a_separate_one() {
     let engine = engine(20, -1);
     for rtcp_port in [None, Some(0)] {
         let port = share(&engine, rtcp_port);
@@ -97,7 +97,7 @@ fn reports_use_the_rtp_port_or_their_own() {
 }
 
 #[test]
-fn a_leg_may_be_on_a_shared_port_and_the_other_on_its_own() {
+fn one_leg_may_use_a_shared_port_and_the_other_a_separate_one() {
     let engine = engine(0, -1);
     let port = share(&engine, None);
     let (a, b) = (peer(), peer());
@@ -138,7 +138,7 @@ fn unmatched_datagrams_are_counted() {
 const FLOOD: u16 = 270;
 
 #[test]
-fn a_flood_on_one_leg_leaves_the_others_their_packets() {
+fn a_flood_on_one_leg_causes_no_losses_of_other_legs() {
     let engine = engine(5, -1);
     let port = share(&engine, None);
     let (a, b, mad, sink) = (peer(), peer(), peer(), peer());
@@ -198,7 +198,7 @@ fn error_of_one_destination_does_not_affect_another() {
 }
 
 #[test]
-fn a_filter_is_given_once_and_again_when_its_leg_is_gone() {
+fn a_filter_can_be_used_by_one_leg_at_a_time() {
     let engine = engine(20, -1);
     let port = share(&engine, None);
     let (a, b) = (peer(), peer());

@@ -69,7 +69,7 @@ fn protection(stats: &AudioStats, side: Side) -> threadbare_rtp::srtp::Protectio
 
 /// The twin is the same call with plain RTP on both sides.
 #[test]
-fn any_mix_of_suites_and_plain_rtp_carries_the_same_packets() {
+fn any_mix_of_suites_and_plain_rtp_passes_the_same_packets() {
     let kinds: Vec<Option<Suite>> = Suite::ALL.into_iter().map(Some).chain([None]).collect();
     let mut plain = bed(false);
     let expected: Vec<Vec<u8>> = speak(&mut plain, Side::A, &mut None, 0..20)
@@ -150,7 +150,7 @@ fn reports_are_srtcp_on_their_own_port_and_on_that_of_rtp() {
 }
 
 #[test]
-fn forged_and_repeated_packets_are_counted_and_not_heard() {
+fn forged_and_repeated_packets_are_counted_and_dropped() {
     let mut bed = bed(false);
     let mut a = secure(&mut bed, Side::A, Some(Suite::AesCm128HmacSha1_80));
     let heard = speak(&mut bed, Side::A, &mut a, 0..10).len();

@@ -22,12 +22,12 @@ const SAID_HZ: u32 = 440;
 const HEARD_HZ: u32 = 600;
 
 #[test]
-fn a_tone_goes_through_with_80_bit_tags() {
+fn a_tone_passes_to_and_from_ffmpeg_with_80_bit_tags() {
     tones_go_through(Suite::AesCm128HmacSha1_80);
 }
 
 #[test]
-fn a_tone_goes_through_with_32_bit_tags() {
+fn a_tone_passes_to_and_from_ffmpeg_with_32_bit_tags() {
     tones_go_through(Suite::AesCm128HmacSha1_32);
 }
 

@@ -8,16 +8,17 @@ use zeroize::Zeroize;
 
 use super::Suite;
 
-/// The longest master key with its salt, bytes: AES_256_CM_HMAC_SHA1_80.
+/// Length of the longest master key with its salt, in bytes: that of AES_256_CM_HMAC_SHA1_80.
 pub const MASTER_KEY_BYTES_MAX: usize = 46;
 
-/// The longest identifier of a master key, bytes (RFC 4568, section 6.1).
+/// Length of the longest identifier of a master key, in bytes (RFC 4568, section 6.1).
 pub const MKI_BYTES_MAX: usize = 128;
 
-/// Identifier of a master key (MKI): each packet protected by the key contains it (RFC 3711, section 3.1). If empty, packets have
-/// none.
+/// Identifier of a master key (MKI). Each packet that the key protects contains the identifier (RFC 3711, section 3.1). If it is
+/// empty, packets have none.
 ///
-/// SDP has it as a decimal number, and senders use small ones. So only the last bytes are stored, and those before them are 0.
+/// In SDP, the identifier is a decimal number, and senders use small numbers. So only the last bytes are stored; the bytes before
+/// them are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mki {
     last: [u8; NUMBER_BYTES],
@@ -27,7 +28,8 @@ pub struct Mki {
 const NUMBER_BYTES: usize = 16;
 
 impl Mki {
-    /// An identifier of these bytes; `None` above [`MKI_BYTES_MAX`], or for a number above 128 bits.
+    /// Creates an identifier of these bytes. Returns `None` if they are more than [`MKI_BYTES_MAX`], or if their number has more
+    /// than 128 bits.
     #[must_use]
     pub fn new(identifier: &[u8]) -> Option<Mki> {
         let zeros = identifier.len().saturating_sub(NUMBER_BYTES);
@@ -39,7 +41,8 @@ impl Mki {
         Some(Mki { last, length })
     }
 
-    /// The number `value` in `length` bytes, most significant first, as in SDP; `None` if it does not fit.
+    /// Creates an identifier with the number `value` in `length` bytes, most significant first, as in SDP. Returns `None` if the
+    /// number does not fit.
     #[must_use]
     pub fn of_number(value: u128, length: usize) -> Option<Mki> {
         let last = value.to_be_bytes();
@@ -49,7 +52,7 @@ impl Mki {
         Some(Mki { last, length })
     }
 
-    /// The identifier as packets carry it.
+    /// Returns the identifier as packets contain it.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
@@ -57,13 +60,13 @@ impl Mki {
         bytes
     }
 
-    /// Bytes in a packet.
+    /// Returns the length of the identifier in a packet, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.length)
     }
 
-    /// Writes the identifier into a packet at `place`, which has [`len`](Self::len) bytes.
+    /// Writes the identifier into a packet, at `place`, which must have [`len`](Self::len) bytes.
     pub fn write(&self, place: &mut [u8]) {
         let number = self.len().min(NUMBER_BYTES);
         let (zeros, last) = place.split_at_mut(self.len() - number);
@@ -77,7 +80,7 @@ impl Mki {
         Mki::new(place) == Some(*self)
     }
 
-    /// The identifier as a number.
+    /// Returns the identifier as a number.
     #[must_use]
     pub fn number(&self) -> u128 {
         u128::from_be_bytes(self.last)
@@ -92,7 +95,7 @@ impl Mki {
 
 /// A master key has the wrong length for its suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("key and salt of {actual} bytes, {suite} needs {}", .suite.key_bytes() + .suite.salt_bytes())]
+#[error("key and salt have {actual} bytes, but {suite} needs {}", .suite.key_bytes() + .suite.salt_bytes())]
 pub struct KeyError {
     /// The suite of the key.
     pub suite: Suite,
@@ -100,7 +103,7 @@ pub struct KeyError {
     pub actual: usize,
 }
 
-/// The master key and master salt of one direction, with their suite. Secret: the debug output names the suite alone, and
+/// The master key and master salt of one direction, with their suite. They are secret: debug output contains only the suite, and
 /// the bytes are overwritten when the key is dropped.
 #[derive(Clone)]
 pub struct MasterKey {
@@ -113,7 +116,7 @@ impl MasterKey {
     /// Creates a key from `key_and_salt`: the key followed by the salt, as in SDP (RFC 4568, section 6.1).
     ///
     /// # Errors
-    /// The length does not match the suite.
+    /// Fails if the length does not match the suite.
     pub fn new(suite: Suite, key_and_salt: &[u8]) -> Result<MasterKey, KeyError> {
         let mut bytes = [0; MASTER_KEY_BYTES_MAX];
         let actual = key_and_salt.len();
@@ -125,8 +128,8 @@ impl MasterKey {
         Ok(MasterKey { suite, bytes, mki })
     }
 
-    /// A new key from bytes of a cryptographic random generator, of which the suite uses as many as it needs. The same bytes for
-    /// two keys would break the protection of both.
+    /// Creates a key from the bytes of a cryptographic random generator, of which the suite uses as many as it needs. Using the
+    /// same bytes for two keys would break the protection of both.
     #[must_use]
     pub fn from_random(suite: Suite, random: &[u8; MASTER_KEY_BYTES_MAX]) -> MasterKey {
         let mut bytes = *random;
@@ -135,38 +138,38 @@ impl MasterKey {
         MasterKey { suite, bytes, mki }
     }
 
-    /// The same key with this identifier in its packets.
+    /// Returns the same key, with this identifier in its packets.
     #[must_use]
     pub fn with_mki(mut self, mki: Mki) -> MasterKey {
         self.mki = mki;
         self
     }
 
-    /// The identifier that its packets carry.
+    /// Returns the identifier that packets contain.
     #[must_use]
     pub fn mki(&self) -> Mki {
         self.mki
     }
 
-    /// The key's suite.
+    /// Returns the key's suite.
     #[must_use]
     pub fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// Key and salt, for SDP and for a store that outlives the process. Secret.
+    /// Returns key and salt, for SDP and for a store that outlives the process. They are secret.
     #[must_use]
     pub fn expose_secret(&self) -> &[u8] {
         &self.bytes[..self.suite.key_bytes() + self.suite.salt_bytes()]
     }
 
-    /// The key alone. Secret.
+    /// Returns the key alone. It is secret.
     #[must_use]
     pub fn expose_key(&self) -> &[u8] {
         &self.bytes[..self.suite.key_bytes()]
     }
 
-    /// The salt alone. Secret.
+    /// Returns the salt alone. It is secret.
     #[must_use]
     pub fn expose_salt(&self) -> &[u8] {
         &self.expose_secret()[self.suite.key_bytes()..]
@@ -174,7 +177,7 @@ impl MasterKey {
 }
 
 impl PartialEq for MasterKey {
-    /// Takes the same time wherever the keys differ.
+    /// Compares in constant time, wherever the keys differ.
     fn eq(&self, other: &MasterKey) -> bool {
         let is_same = (self.suite, self.mki) == (other.suite, other.mki);
         is_same && bool::from(self.bytes.ct_eq(&other.bytes))
@@ -220,7 +223,7 @@ mod tests {
         };
         assert_eq!(
             refused.to_string(),
-            "key and salt of 30 bytes, AEAD_AES_128_GCM needs 28"
+            "key and salt have 30 bytes, but AEAD_AES_128_GCM needs 28"
         );
     }
 
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_numbers_of_a_length() {
+    fn key_identifiers_are_numbers_of_a_given_length() {
         // RFC 4568, section 6.1: "1:4" is the number 1 in four bytes.
         let one = Mki::of_number(1, 4).expect("it fits");
         assert_eq!((one.to_vec(), one.number()), (vec![0, 0, 0, 1], 1));

@@ -17,24 +17,24 @@ use super::{KeyError, MASTER_KEY_BYTES_MAX, MKI_BYTES_MAX, MasterKey, Mki, Suite
 
 /// One `a=crypto` attribute of an SDP.
 ///
-/// Rare and weakening options are unsupported: several keys, key derivation rates, forward error correction, and packets without
-/// encryption or authentication.
+/// Some rare options, which also weaken the protection, are unsupported: several keys, key derivation rates, forward error
+/// correction, and packets without encryption or authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crypto {
     /// Number of the attribute within its media section; an answer repeats that of the accepted offer.
     pub tag: u32,
     /// The key for packets sent by the SDP's author, with its identifier (MKI) if it has one.
     pub key: MasterKey,
-    /// Number of packets that the key may protect, as declared by the other side; `None`: as many as the suite allows. It is only
-    /// reported, not enforced.
+    /// Number of packets that the key may protect, as declared by the other side. `None`: as many as the suite allows. This crate
+    /// does not enforce it.
     pub lifetime_packets: Option<u64>,
 }
 
-/// Why the value of an `a=crypto` attribute is refused. No variant contains a part of a key.
+/// Why the value of an `a=crypto` attribute is refused. No error contains a part of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CryptoError {
     /// A part is missing.
-    #[error("crypto attribute without {missing}, expected: TAG SUITE inline:KEY")]
+    #[error("the crypto attribute has no {missing}; expected TAG SUITE inline:KEY")]
     Incomplete {
         /// The first part that is missing.
         missing: &'static str,
@@ -78,7 +78,7 @@ pub enum CryptoError {
         value: String,
     },
     /// The attribute has several keys.
-    #[error("crypto with {count} keys, must be 1")]
+    #[error("the crypto attribute has {count} keys; expected one")]
     Keys {
         /// Number of keys.
         count: usize,
@@ -86,7 +86,7 @@ pub enum CryptoError {
     /// A session parameter is not supported.
     #[error("crypto session parameter {value:?}, must be WSH=64 or more, or optional (\"-NAME\")")]
     SessionParameter {
-        /// The parameter; for `FEC_KEY`, which has a key, only the name.
+        /// The parameter. For `FEC_KEY`, whose value is a key, this is only the name.
         value: String,
     },
 }
@@ -95,7 +95,7 @@ impl Crypto {
     /// Parses the value of an `a=crypto` attribute, the text after `a=crypto:`.
     ///
     /// # Errors
-    /// The value is not valid for the attribute (RFC 4568, section 9.1), or uses an unsupported option.
+    /// Fails if the value is not valid for the attribute (RFC 4568, section 9.1), or if it uses an unsupported option.
     pub fn parse(value: &str) -> Result<Crypto, CryptoError> {
         let mut words = value.split([' ', '\t']).filter(|word| !word.is_empty());
         let mut next = |missing| words.next().ok_or(CryptoError::Incomplete { missing });
@@ -116,7 +116,7 @@ impl Crypto {
         })
     }
 
-    /// The value as [`Crypto::parse`] reads it. It contains the key.
+    /// Returns the value as [`Crypto::parse`] reads it. It contains the key.
     #[must_use]
     pub fn to_value(&self) -> Zeroizing<String> {
         let mut key = Zeroizing::new([0; KEY_TEXT_BYTES_MAX]);
@@ -124,7 +124,7 @@ impl Crypto {
             .encode_slice(self.key.expose_secret(), key.as_mut())
             .expect("room for the longest key");
         let key = str::from_utf8(&key[..bytes]).expect("base64 is ASCII");
-        // With its full capacity from the start, because a string that grows leaves copies behind.
+        // Allocate the full capacity at the start, because a string that grows leaves copies of the key behind.
         let mut value = Zeroizing::new(String::with_capacity(VALUE_BYTES_MAX));
         let mut written = write!(value, "{} {} inline:{key}", self.tag, self.key.suite());
         if let Some(packets) = self.lifetime_packets {
@@ -177,7 +177,7 @@ fn parse_key(suite: Suite, keys: &str) -> Result<(MasterKey, Option<u64>), Crypt
     Ok((key.with_mki(mki.unwrap_or_default()), lifetime))
 }
 
-/// RFC 4568, section 6.1: a decimal number, and the bytes that it has in packets.
+/// RFC 4568, section 6.1: a decimal number, and the number of bytes that it has in packets.
 fn parse_mki(value: &str, length: &str) -> Option<Mki> {
     let is_decimal = value.bytes().all(|byte| byte.is_ascii_digit());
     let value = value.parse().ok().filter(|_| is_decimal)?;
@@ -186,7 +186,7 @@ fn parse_mki(value: &str, length: &str) -> Option<Mki> {
 }
 
 fn decode_key(suite: Suite, text: &str) -> Result<MasterKey, CryptoError> {
-    // Holds a key that is too long, so that the error contains its length.
+    // The buffer is large enough for a key that is too long, so that the error contains the key's length.
     let mut bytes = Zeroizing::new([0; 2 * MASTER_KEY_BYTES_MAX]);
     match BASE64.decode_slice(text, bytes.as_mut()) {
         Ok(length) => Ok(MasterKey::new(suite, &bytes[..length])?),
@@ -233,14 +233,14 @@ fn check_session_parameter(parameter: &str) -> Result<(), CryptoError> {
     Err(CryptoError::SessionParameter { value })
 }
 
-/// A number of at most this many digits (up to 19), and nothing else.
+/// Parses a number of at most this many digits (up to 19), and nothing else.
 fn number(text: &str, digits_max: usize) -> Option<u64> {
     let digits =
         (1..=digits_max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }
 
-/// A word of the input, for an error. A long one may be a key in the wrong place.
+/// Returns a word of the input, for an error. A long word may be a key in the wrong place, so it is not shown.
 fn excerpt(word: &str) -> String {
     match word.chars().count() {
         count if count > WORD_CHARS_MAX => format!("{count} characters"),
@@ -248,7 +248,7 @@ fn excerpt(word: &str) -> String {
     }
 }
 
-/// The names of all suites, as a list.
+/// Displays the names of all suites as a list.
 struct Names;
 
 impl std::fmt::Display for Names {
@@ -257,23 +257,23 @@ impl std::fmt::Display for Names {
     }
 }
 
-/// Padding is written, and optional when reading: RFC 4568, section 6.1, requires receivers to discard it.
+/// Padding is written. When reading, it is optional: RFC 4568, section 6.1, requires receivers to discard it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Characters of the longest key: four for every three bytes, rounded up.
+/// Number of characters of the longest key: four for every three bytes, rounded up.
 const KEY_TEXT_BYTES_MAX: usize = MASTER_KEY_BYTES_MAX.div_ceil(3) * 4;
 
-/// Maximum length of a written value: 10 digits of the tag, 23 characters of the suite, the key, and the lifetime. It also has
-/// an identifier of 39 digits with its length, and separators.
+/// Maximum length of a written value: 10 digits of the tag, 23 characters of the suite, the key, the lifetime, an identifier of
+/// 39 digits with its length, and separators.
 const VALUE_BYTES_MAX: usize = 10 + 23 + KEY_TEXT_BYTES_MAX + 20 + 39 + 3 + 18;
 
-/// RFC 4568, section 6.1: as many as SRTP allows (RFC 3711, section 9.2).
+/// RFC 4568, section 6.1: the maximum lifetime is as many packets as SRTP allows (RFC 3711, section 9.2).
 const LIFETIME_PACKETS_MAX: u64 = 1 << 48;
 
-/// Maximum length: longer than any registered name, and shorter than any key.
+/// Maximum length of a word in an error. It is longer than any registered name, and shorter than any key.
 const WORD_CHARS_MAX: usize = 32;
 
 #[cfg(test)]
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(crypto.key.mki().to_vec(), [0, 0, 0, 1]);
         assert_eq!(crypto.lifetime_packets, Some(1 << 20));
         assert_eq!(*crypto.to_value(), whole);
-        // A long one, as some phones write it.
+        // A long identifier, as some phones write it.
         let long = format!("{EXAMPLE}|1:32");
         let crypto = Crypto::parse(&long).unwrap();
         assert_eq!(crypto.key.mki().to_vec(), [&[0; 31][..], &[1]].concat());
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_read_and_written() {
+    fn the_example_of_the_rfc_is_parsed_and_written_unchanged() {
         let crypto = Crypto::parse(EXAMPLE).unwrap();
         assert_eq!(crypto.tag, 1);
         // By base64(1).
@@ -367,7 +367,7 @@ mod tests {
         );
         assert_eq!(
             with(";inline:AAAA|2^20|2:4"),
-            "crypto with 2 keys, must be 1"
+            "the crypto attribute has 2 keys; expected one"
         );
     }
 
@@ -377,15 +377,15 @@ mod tests {
         for (value, expected) in [
             (
                 "",
-                "crypto attribute without a tag, expected: TAG SUITE inline:KEY".to_owned(),
+                "the crypto attribute has no tag; expected TAG SUITE inline:KEY".to_owned(),
             ),
             (
                 "1 ",
-                "crypto attribute without a suite, expected: TAG SUITE inline:KEY".to_owned(),
+                "the crypto attribute has no suite; expected TAG SUITE inline:KEY".to_owned(),
             ),
             (
                 "1 AES_CM_128_HMAC_SHA1_80",
-                "crypto attribute without a key, expected: TAG SUITE inline:KEY".to_owned(),
+                "the crypto attribute has no key; expected TAG SUITE inline:KEY".to_owned(),
             ),
             (
                 "x AES_CM_128_HMAC_SHA1_80 inline:K",
@@ -413,7 +413,7 @@ mod tests {
             ),
             (
                 "1 AEAD_AES_128_GCM inline:K",
-                "crypto: key and salt of 30 bytes, AEAD_AES_128_GCM needs 28".to_owned(),
+                "crypto: key and salt have 30 bytes, but AEAD_AES_128_GCM needs 28".to_owned(),
             ),
             (
                 "1 AES_CM_128_HMAC_SHA1_80 inline:K|0",
@@ -437,7 +437,7 @@ mod tests {
         let long = format!("1 AEAD_AES_128_GCM inline:{}", "A".repeat(4000));
         assert_eq!(
             refused(&long),
-            "crypto: key and salt of 3000 bytes, AEAD_AES_128_GCM needs 28"
+            "crypto: key and salt have 3000 bytes, but AEAD_AES_128_GCM needs 28"
         );
         for value in [
             "K",
@@ -482,7 +482,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(value in "(1 (AES_CM_128_HMAC_SHA1_80|AEAD_AES_128_GCM) )?(inline:)?\\PC{0,80}") {
+        fn no_text_causes_a_panic(value in "(1 (AES_CM_128_HMAC_SHA1_80|AEAD_AES_128_GCM) )?(inline:)?\\PC{0,80}") {
             let _ = Crypto::parse(&value);
         }
     }

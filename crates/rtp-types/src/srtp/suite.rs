@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A crypto suite: cipher, authentication and the lengths of keys and tags, under the name that SDP has for it.
+/// A crypto suite: cipher, authentication and the lengths of keys and tags, under the name in SDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Suite {
     /// AES_CM_128_HMAC_SHA1_80 (RFC 4568, section 6.2.1).
@@ -27,7 +27,7 @@ impl Suite {
         Suite::AeadAes256Gcm,
     ];
 
-    /// The name in SDP.
+    /// Returns the name in SDP.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Suite {
         }
     }
 
-    /// The suite of this name, ignoring case, as ABNF literals do (RFC 5234, section 2.3).
+    /// Returns the suite of this name, ignoring case, as ABNF literals do (RFC 5234, section 2.3).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Suite> {
         Suite::ALL
@@ -47,7 +47,7 @@ impl Suite {
             .find(|suite| suite.name().eq_ignore_ascii_case(name))
     }
 
-    /// Bytes of the master key and of the cipher's key.
+    /// Returns the length of the master key and of the cipher's key, in bytes.
     #[must_use]
     pub fn key_bytes(self) -> usize {
         match self {
@@ -56,13 +56,13 @@ impl Suite {
         }
     }
 
-    /// Bytes of the master salt and of the session salt.
+    /// Returns the length of the master salt and of the session salt, in bytes.
     #[must_use]
     pub fn salt_bytes(self) -> usize {
         if self.is_aead() { 12 } else { 14 }
     }
 
-    /// Bytes of the authentication tag of an SRTP packet.
+    /// Returns the length of the authentication tag of an SRTP packet, in bytes.
     #[must_use]
     pub fn rtp_tag_bytes(self) -> usize {
         match self {
@@ -72,7 +72,8 @@ impl Suite {
         }
     }
 
-    /// Bytes of the authentication tag of an SRTCP packet: 80 bits also for AES_CM_128_HMAC_SHA1_32 (RFC 4568, section 6.2.2).
+    /// Returns the length of the authentication tag of an SRTCP packet, in bytes. It is 80 bits for AES_CM_128_HMAC_SHA1_32, too
+    /// (RFC 4568, section 6.2.2).
     #[must_use]
     pub fn rtcp_tag_bytes(self) -> usize {
         if self.is_aead() { 16 } else { 10 }

@@ -184,7 +184,7 @@ fn held_party_gets_only_reports_and_resumes_in_one_stream() {
 
 /// The old way to hold: `c=IN IP4 0.0.0.0` (RFC 3264, section 8.4). The kernel would take that address for this machine.
 #[test]
-fn nothing_is_sent_to_0_0_0_0() {
+fn nothing_is_sent_to_an_unspecified_address() {
     let nowhere: SocketAddr = "0.0.0.0:6000".parse().unwrap();
     let mut bed = Bed::between(pcmu(), pcmu());
     bed.tone(pcmu(), 20, 200, |_| false);

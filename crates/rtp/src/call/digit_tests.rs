@@ -288,7 +288,7 @@ fn clip_resumes_after_a_digit() {
 }
 
 #[test]
-fn blocked_digits_are_reported_and_not_heard() {
+fn blocked_digits_are_reported_but_not_passed_on() {
     let (from, to) = (pcmu(), format(Encoding::L16, 16_000, 1));
     let events = with_keys(from, 101, 8000);
     for b in [with_keys(to, 110, 16_000), vec![Payload::audio(97, to)]] {

@@ -32,7 +32,7 @@ pub enum DtmfError {
     #[error("volume of a DTMF digit: {0}, must be 0 to 63 (dBm0 with the sign dropped)")]
     Volume(u8),
     /// Too many digits are queued.
-    #[error("{DTMF_DIGITS_MAX} DTMF digits are queued already, the queue is full")]
+    #[error("{DTMF_DIGITS_MAX} DTMF digits are already queued, which is the maximum")]
     TooMany,
     /// The party accepts neither telephone events nor audio that can be encoded.
     #[error("the party accepts neither telephone events nor audio that can be encoded")]

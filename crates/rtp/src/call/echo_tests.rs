@@ -256,7 +256,7 @@ fn echo_begins_and_ends_in_one_stream_to_each_party() {
 }
 
 #[test]
-fn losses_cause_no_more_audio_than_came() {
+fn an_echo_has_at_most_as_much_audio_as_arrived() {
     each_way(|formats, direction| {
         let mut bed = Bed::new(formats, direction);
         bed.call.set_echo(true);

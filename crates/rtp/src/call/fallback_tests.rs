@@ -337,7 +337,7 @@ fn far_end_hears_the_best_available_input_in_one_stream() {
 }
 
 #[test]
-fn a_stream_that_never_starts_is_a_tone_until_it_does() {
+fn a_tone_replaces_a_sender_until_its_first_packet() {
     let out = format(Encoding::Opus, 48_000, 2);
     let main_format = format(PCMU, 8000, 1);
     let mut bed = Bed::new(main_format, out, 0, vec![fallback(tone())]);

@@ -183,7 +183,7 @@ fn side_without_events_gets_each_digit_as_one_tone() {
 
 /// Some senders continue their audio during a digit.
 #[test]
-fn the_tone_is_heard_in_place_of_the_audio() {
+fn the_tone_of_a_digit_replaces_the_audio() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     for to in listeners() {
         let mut bed = to_audio_only(pcmu, to, 0);
@@ -219,7 +219,7 @@ fn the_tone_is_heard_in_place_of_the_audio() {
 
 /// Many events that claim to have lasted for seconds.
 #[test]
-fn forged_events_make_no_more_tone_than_their_time() {
+fn forged_events_make_no_longer_tone_than_the_elapsed_time() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     for to in listeners() {
         for (is_new, ms) in [(true, 1), (false, 1), (true, 20), (false, 20)] {

@@ -78,6 +78,8 @@ use crate::tone::Tone;
 /// A datagram to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
+    /// The leg that sends it.
+    pub leg: LegId,
     /// Number of the ports that it leaves from: see [`Session::handle_datagram`].
     pub ports: u8,
     /// The port of these that it leaves from. With mux, RTCP leaves from the RTP port (RFC 5761).
@@ -163,7 +165,7 @@ pub enum SessionError {
 }
 
 /// Number of a leg in its session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct LegId(pub u8);
 
 impl LegId {
@@ -198,6 +200,9 @@ pub enum SessionEvent {
     Input(Switch),
     /// Packets of this payload type are dropped: the leg's party did not agree on it. Reported once for a session.
     PayloadType(LegId, PayloadType),
+    /// Many packets of this leg's party are not authentic, and none was. A session does not see its encryption, so its owner adds
+    /// this event.
+    Unauthentic(LegId),
 }
 
 /// Audio to play to a party.
@@ -258,13 +263,13 @@ pub trait Filter: Send + std::fmt::Debug {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlayError {
     /// The clip has no samples, or its last frame is incomplete.
-    #[error("a clip of {0} samples: must be a whole number of frames, at least one")]
+    #[error("a clip of {0} samples: expected a whole number of frames, at least one")]
     Length(usize),
     /// The party accepts no audio that can be encoded.
     #[error("this party accepts no audio that can be encoded")]
     NoFormat,
     /// The clip's rate or number of channels is not supported.
-    #[error("{rate_hz} Hz, {channels} channels: not supported")]
+    #[error("audio with {rate_hz} Hz and {channels} channels is not supported")]
     Format {
         /// Its rate.
         rate_hz: u32,

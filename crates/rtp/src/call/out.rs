@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::concealers::Concealers;
-use super::{Channel, Outgoing};
+use super::{Channel, LegId, Outgoing};
 use crate::id::{RtpTime, SeqNum, Ssrc};
 use crate::leg::{HEADER_BYTES, Leg, MediaPacket, Payload, PayloadMap, Stamp};
 
@@ -193,13 +193,31 @@ const SOMEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED),
 /// The leg that sends, and the consumer of its datagrams.
 pub(super) struct Out<'a> {
     pub(super) now_ns: u64,
-    /// Number of the ports that packets leave from.
-    pub(super) ports: u8,
+    /// The leg that sends, and the number of its ports.
+    pub(super) leaves: Leaves,
     pub(super) leg: Sending<'a>,
     pub(super) packet: &'a mut Vec<u8>,
     pub(super) send: &'a mut dyn FnMut(Outgoing<'_>),
     /// The number of the next packet; `None`: the leg's next number.
     pub(super) number: Option<Number>,
+}
+
+/// The place that packets leave from.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Leaves {
+    pub(super) leg: LegId,
+    pub(super) ports: u8,
+}
+
+impl Leaves {
+    /// The place that the packets of a leg leave from. `is_shared`: the first two legs use the same ports.
+    #[inline]
+    pub(super) fn of(leg: usize, is_shared: bool) -> Leaves {
+        Leaves {
+            leg: LegId(leg as u8),
+            ports: (leg - usize::from(is_shared && leg > 0)) as u8,
+        }
+    }
 }
 
 /// The number of a packet that is forwarded directly.
@@ -250,7 +268,8 @@ impl Out<'_> {
             && let Some(to) = leg.forward(self.now_ns, packet)
         {
             (self.send)(Outgoing {
-                ports: self.ports,
+                leg: self.leaves.leg,
+                ports: self.leaves.ports,
                 leaves_from: Channel::Rtp,
                 channel: Channel::Rtp,
                 to,
@@ -267,7 +286,8 @@ impl Out<'_> {
 
     fn pass(&mut self, to: SocketAddr) {
         (self.send)(Outgoing {
-            ports: self.ports,
+            leg: self.leaves.leg,
+            ports: self.leaves.ports,
             leaves_from: Channel::Rtp,
             channel: Channel::Rtp,
             to,

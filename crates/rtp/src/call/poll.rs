@@ -3,7 +3,7 @@
 use super::direction::Direction;
 use super::flow::Flow;
 use super::handover::Hold;
-use super::out::{Out, Scratch, Sending, Work};
+use super::out::{Leaves, Out, Scratch, Sending, Work};
 use super::{Channel, LineState, Outgoing, Part, RTCP_BYTES_MAX, Session};
 use crate::leg::{Leg, Lost, Media, MediaPacket, Payload};
 
@@ -65,7 +65,7 @@ impl Session {
             return;
         };
         let to = flow.to;
-        let ports = ports_of(to, self.shares_ports);
+        let leaves = Leaves::of(to, self.shares_ports);
         let from = match flow.active_leg() {
             Some(from) if from != to => from,
             same => return self.poll_back(index, same, now_ns, media_ns, may_lose, scratch, send),
@@ -78,7 +78,7 @@ impl Session {
         let Scratch { packet, work, .. } = scratch;
         let mut out = Out {
             now_ns,
-            ports,
+            leaves,
             leg: Sending::Leg(leg),
             packet,
             send,
@@ -147,7 +147,7 @@ impl Session {
         };
         let mut out = Out {
             now_ns,
-            ports: ports_of(flow.to, self.shares_ports),
+            leaves: Leaves::of(flow.to, self.shares_ports),
             leg: Sending::Leg(&mut legs[flow.to]),
             packet: &mut scratch.packet,
             send,
@@ -164,7 +164,7 @@ impl Session {
         scratch: &mut Scratch,
         send: &mut dyn FnMut(Outgoing<'_>),
     ) {
-        let ports = ports_of(leg, self.shares_ports);
+        let Leaves { leg: id, ports } = Leaves::of(leg, self.shares_ports);
         let leg = &mut self.legs[leg];
         if leg.next_report().is_none_or(|due_ns| due_ns > now_ns) {
             return;
@@ -177,6 +177,7 @@ impl Session {
         scratch.packet.resize(RTCP_BYTES_MAX, 0);
         while let Some((len, to)) = leg.poll_rtcp(now_ns, &mut scratch.packet) {
             send(Outgoing {
+                leg: id,
                 ports,
                 leaves_from,
                 channel: Channel::Rtcp,
@@ -290,12 +291,6 @@ impl Session {
         self.legs.iter_mut().for_each(Leg::release_all);
         self.is_ending = true;
     }
-}
-
-/// Number of the ports that a leg uses. `is_shared`: the first two legs use the same ports.
-#[inline]
-fn ports_of(leg: usize, is_shared: bool) -> u8 {
-    (leg - usize::from(is_shared && leg > 0)) as u8
 }
 
 /// Copies the packet's bytes into `bytes` and its description into `described`.

@@ -63,7 +63,7 @@ fn losses_that_the_far_party_reports_lower_the_score_end_to_end() {
 }
 
 #[test]
-fn losses_on_both_ways_add_up() {
+fn losses_on_the_way_to_and_from_the_relay_add_up() {
     let stats = call(Some(10), 26, 30);
     let [near, _, at_relay] = means(stats.legs[0].quality);
     let [both, _, score] = means(stats.legs[0].end_to_end);

@@ -138,7 +138,7 @@ impl Session {
         from: SocketAddr,
         bytes: &[u8],
     ) -> Verdict {
-        let index = self.leg_of(ports, channel, from, bytes);
+        let index = self.leg_of(ports, channel, from, bytes).index();
         let legs = &self.legs;
         let types = match self.flows.of_mut(index) {
             // Packets pass directly only when their direction is known.
@@ -188,14 +188,16 @@ impl Session {
         usize::from(ports) + usize::from(self.shares_ports && ports > 0)
     }
 
-    /// Index of the leg that a datagram belongs to.
+    /// The leg that a datagram belongs to. The bytes may still be encrypted: SRTP and SRTCP have the bytes in question in the
+    /// clear.
+    #[must_use]
     #[inline]
-    fn leg_of(&self, ports: u8, channel: Channel, from: SocketAddr, bytes: &[u8]) -> usize {
+    pub fn leg_of(&self, ports: u8, channel: Channel, from: SocketAddr, bytes: &[u8]) -> LegId {
         if self.shares_ports && ports == 0 {
             let is_rtcp = channel.carried(self.is_mux(0), bytes) == Channel::Rtcp;
-            return usize::from(is_rtcp && self.is_from_target(from, bytes));
+            return LegId(u8::from(is_rtcp && self.is_from_target(from, bytes)));
         }
-        self.first_leg_on(ports)
+        LegId(self.first_leg_on(ports) as u8)
     }
 
     /// Whether these reports come from the second leg's party. Reports of both parties arrive on one port. The sender's SSRC

@@ -140,7 +140,7 @@ impl Bed {
 }
 
 #[test]
-fn packets_that_are_not_changed_leave_as_they_came() {
+fn unchanged_packets_are_forwarded_byte_for_byte() {
     let any = Arc::new(PayloadMap::any(Some(8000)).unwrap());
     let mut from = source(&[pcmu()]);
     from.payloads = any.clone();

@@ -200,7 +200,7 @@ fn another_packet_time_changes_no_byte() {
 
 /// The sender repeats a tiny packet after a gap. The output is bounded by the input plus a tail, in packets and in bytes.
 #[test]
-fn gaps_do_not_amplify() {
+fn gaps_in_sequence_numbers_cause_no_amplification() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     for to in formats() {
         for packet_ns in [0, 20 * MS] {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_the_pause_is_kept() {
+    fn after_a_restart_of_the_sender_the_pause_keeps_its_length() {
         let mut map = TimeMap::new(RtpTime(1000));
         assert_eq!(map.map(RtpTime(5), 0, 8000, 8000), RtpTime(1000));
         map.note_sent(RtpTime(1000), 160, 0);

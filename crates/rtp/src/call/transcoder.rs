@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::direction::{Direction, DirectionStats, units_of};
-use super::out::{Out, Scratch, Sending, Writer};
+use super::out::{Leaves, Out, Scratch, Sending, Writer};
 use super::{DirectionConfig, Outgoing, SessionError};
 use crate::id::{RtpTime, SeqNum, Ssrc};
 use crate::leg::{Delivery, Lost, Media, MediaPacket, Payload, PayloadMap};
@@ -198,7 +198,7 @@ impl Transcoder {
         let mut send = |outgoing: Outgoing<'_>| made.push(outgoing.bytes);
         let mut out = Out {
             now_ns: self.next_play_ns,
-            ports: 0,
+            leaves: Leaves::default(),
             leg: Sending::Writer(&mut self.writer),
             packet,
             send: &mut send,

@@ -124,7 +124,7 @@ fn codes_are_converted_and_renumbered() {
 }
 
 #[test]
-fn lists_extensions_and_padding_are_left_out() {
+fn csrcs_extensions_and_padding_are_removed() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let mut bytes = packet(1, 0, 0, &[]);
     bytes[0] = 0xb1;
@@ -204,7 +204,7 @@ fn loss_is_concealed_and_numbers_continue() {
 
 /// A sender of few packets gets little concealment, even if its numbers claim more.
 #[test]
-fn gaps_do_not_amplify() {
+fn gaps_in_sequence_numbers_cause_no_amplification() {
     for gap in [1, 9, 50, 2000] {
         for samples in [1, 7, 8, 80, 160] {
             let mut bed = Bed::new(config(pcmu(), pcma(), 0));

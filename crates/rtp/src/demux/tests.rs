@@ -85,7 +85,7 @@ fn the_most_specific_filter_wins() {
 }
 
 #[test]
-fn ten_thousand_routes() {
+fn ten_thousand_routes_are_found() {
     let mut demux = Demux::new(None, 1);
     for route in 0..10_000 {
         assert_eq!(demux.add(filter(Some(route), None, None), route), Ok(()));
@@ -244,7 +244,7 @@ fn naive(routes: &[(Filter, u32)], host: u32, ssrc: u32, payload_type: u8) -> Op
 
 proptest! {
     #[test]
-    fn routes_are_those_of_the_naive_table(
+    fn random_routes_equal_those_of_a_simple_table(
         steps in prop::collection::vec(
             (0..6_u8, prop::option::of(0..4_u32), prop::option::of(0..4_u32), prop::option::of(0..3_u8)),
             1..200),
@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn a_learning_table_stays_sound(
+    fn a_table_that_learns_routes_keeps_its_invariants(
         steps in prop::collection::vec((0..8_u8, 0..12_u32, 0..3_u32, 0..3_u8, 0..4_u64), 1..300),
     ) {
         let mut demux = Demux::new(Some(LEARNING), 1);

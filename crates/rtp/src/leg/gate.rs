@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_the_table_holds() {
+    fn each_row_of_the_table_of_senders_applies() {
         let signalled = address(1, 10);
         let once = Learn::Once(Once::default());
         for learn in [Learn::Never, Learn::FOLLOW, once] {

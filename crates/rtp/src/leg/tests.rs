@@ -5,7 +5,7 @@ use super::*;
 use crate::codec::{Encoding, Format};
 
 #[test]
-fn two_packets_in_a_row_are_enough_and_both_are_heard() {
+fn a_sender_is_accepted_after_two_packets_and_both_are_heard() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     assert_eq!(bed.send(&mut peer), Verdict::Held);
@@ -91,7 +91,7 @@ fn forged_rtcp_redirects_nothing_to_a_stranger() {
 }
 
 #[test]
-fn a_bye_is_believed_from_the_peer_only() {
+fn a_bye_counts_only_if_it_comes_from_the_peer() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 10);
@@ -161,7 +161,7 @@ fn two_forged_packets_do_not_mute_the_caller() {
 }
 
 #[test]
-fn a_source_that_changes_loses_nothing() {
+fn a_change_of_the_source_loses_no_packet() {
     let mut bed = Bed::new(telephony());
     let (mut first, mut second) = (Sender::new(PEER, 1, b'1'), Sender::new(PEER, 2, b'2'));
     bed.stream(&mut first, 50);
@@ -207,7 +207,7 @@ fn a_nat_that_rebinds_loses_half_a_second_at_most() {
 
 /// Three seconds of silence, as in hold, followed by another sender.
 #[test]
-fn no_one_else_takes_a_held_call() {
+fn another_sender_cannot_take_a_held_call() {
     let signalled = AdmissionConfig {
         peer: Some(address(PEER)),
         ..AdmissionConfig::default()
@@ -470,7 +470,7 @@ fn report_ties_its_timestamp_to_the_present_even_during_a_digit() {
 
 /// RFC 3550, A.1: "Two sequential packets -- assume that the other side restarted".
 #[test]
-fn a_restart_of_the_numbers_loses_nothing() {
+fn a_restart_of_the_sequence_numbers_loses_no_packet() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 100);
@@ -487,7 +487,7 @@ fn a_restart_of_the_numbers_loses_nothing() {
 }
 
 #[test]
-fn a_leg_is_small() {
+fn a_leg_needs_little_memory() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 100);
@@ -715,7 +715,7 @@ fn equal_payload_maps_are_shared() {
 
 /// RFC 5761, section 4: only on one port with RTCP, the numbers 64 to 95 are not those of media.
 #[test]
-fn types_64_to_95_are_media_on_a_leg_without_mux() {
+fn payload_types_64_to_95_are_media_on_a_leg_without_mux() {
     let payloads = [Payload {
         payload_type: PayloadType(72),
         ..pcmu()

@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bursts_are_those_of_the_definition(
+        fn bursts_equal_those_of_a_simple_implementation(
             runs in prop::collection::vec((0..40_usize, 0..4_u32), 0..40),
         ) {
             let (mut bursts, mut all) = (Bursts::default(), Vec::new());

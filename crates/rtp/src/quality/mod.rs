@@ -138,7 +138,7 @@ mod tests {
 
     /// By definition, random losses of Bpl percent cost half of the remaining quality.
     #[test]
-    fn losses_cost_half_at_bpl() {
+    fn losses_of_bpl_percent_cost_half_of_the_quality() {
         for codec in [
             Impairment::G711,
             Impairment::G711_CONCEALED,

@@ -381,7 +381,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic_and_the_list_ends(bytes in prop::collection::vec(0..12_u8, 0..200)) {
+        fn arbitrary_bytes_cause_no_panic_and_no_endless_list(bytes in prop::collection::vec(0..12_u8, 0..200)) {
             let blocks = XrBlocks::new(&bytes).count();
             prop_assert!(blocks <= bytes.len() / 4 + 1);
         }

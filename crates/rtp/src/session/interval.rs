@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_group_shares_the_bandwidth_a_quarter_of_it_for_senders() {
+    fn senders_of_a_large_group_share_a_quarter_of_the_rtcp_bandwidth() {
         // 400 bytes/s, packets of 100 bytes.
         assert_eq!(timing(1000, 0, false).deterministic_ns() / NS_PER_S, 333);
         assert_eq!(timing(1000, 100, true).deterministic_ns() / NS_PER_S, 100);

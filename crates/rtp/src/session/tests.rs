@@ -27,7 +27,7 @@ fn assert_counted(session: &RtcpSession) {
 
 proptest! {
     #[test]
-    fn members_and_senders_are_counted_right(
+    fn random_packets_keep_the_counts_of_members_and_senders_right(
         steps in prop::collection::vec((0..7_u8, 2..9_u32, any::<u8>(), 0..8_000_000_000_u64), 1..200),
     ) {
         let mut config = Config::call(Ssrc(1), "us", 8000, 1);

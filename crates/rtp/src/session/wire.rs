@@ -43,22 +43,22 @@ const SENDER_INFO_BYTES: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RtcpError {
     /// It ends within a header, or before the length that its header gives.
-    #[error("RTCP packet ends early: {missing} bytes are missing")]
+    #[error("the RTCP packet is cut off: {missing} bytes are missing")]
     Truncated {
         /// Number of further bytes that the last header announces.
         missing: usize,
     },
     /// The version is not RTP's version 2.
-    #[error("RTCP packet of version {0}, not 2")]
+    #[error("the RTCP packet has version {0}, not 2")]
     Version(u8),
     /// A compound packet must begin with a report (RFC 3550, A.2), unless reduced size is agreed on (RFC 5506).
-    #[error("RTCP packet begins with type {0}, not with a report")]
+    #[error("the RTCP packet begins with type {0}, not with a report")]
     FirstPacket(u8),
     /// Padding anywhere but at the very end, or more than the packet's bytes.
-    #[error("RTCP packet of type {0} with misplaced or impossible padding")]
+    #[error("the RTCP packet of type {0} has misplaced or impossible padding")]
     Padding(u8),
     /// Shorter than its counts demand.
-    #[error("RTCP packet of type {packet_type} is too short for its {count} entries")]
+    #[error("the RTCP packet of type {packet_type} is too short for its {count} entries")]
     Malformed {
         /// The type field.
         packet_type: u8,
@@ -570,7 +570,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn other_parsers_read_our_packets(
+        fn other_programs_can_parse_our_rtcp_packets(
             ssrc in any::<u32>(),
             info in prop::option::of(any::<(u64, u32, u32, u32)>()),
             blocks in prop::collection::vec(block(), 0..31),
@@ -628,7 +628,7 @@ mod tests {
         }
 
         #[test]
-        fn packets_of_other_writers_are_read(
+        fn rtcp_packets_of_other_programs_are_parsed(
             sources in prop::collection::vec((any::<u32>(), "[a-z]{1,40}"), 1..31),
             lost in prop::collection::btree_set(any::<u16>(), 1..40),
             padding in 0..3_u8,
@@ -697,7 +697,7 @@ mod tests {
 
     /// Zeros after the end of a chunk reach to the next 32-bit boundary; the next source may begin with zeros.
     #[test]
-    fn a_source_that_begins_with_zeros_is_not_taken_for_padding() {
+    fn an_ssrc_that_begins_with_zeros_does_not_count_as_padding() {
         let mut bytes = vec![0x82, SDES, 0, 5];
         bytes.extend([0, 0, 0, 5, CNAME, 1, b'a', 0]);
         bytes.extend([0, 0, 0, 6, CNAME, 3, b'b', b'c', b'd', 0, 0, 0]);

@@ -182,7 +182,7 @@ fn each_running_route_allocates_nothing() {
 
 /// Two seconds each of packets in order, some out of order, lost ones, comfort noise, mute and hold, repeated.
 #[test]
-fn nothing_that_happens_to_a_call_allocates() {
+fn losses_noise_mute_and_hold_of_a_call_allocate_nothing() {
     let (a, b) = (with_noise(pcmu()), with_noise(pcma()));
     let mut senders = [Sender::new(pcmu()), Sender::new(pcma())];
     let config = SessionConfig::call(

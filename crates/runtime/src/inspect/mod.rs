@@ -1,6 +1,7 @@
 //! The contexts of this process: load, lateness of slices, their agents, and blockages.
 //!
-//! [`contexts_json`] is for this process, [`serve`] for others (`threadbare inspect contexts`).
+//! A process calls [`contexts_json`] for itself. With [`serve`], other processes can get the same data (`threadbare inspect
+//! contexts`).
 
 mod server;
 
@@ -12,8 +13,9 @@ use crate::{Blocked, ContextInfo, Shard, clock_now_ns, contexts};
 pub use self::server::{ServeError, serve, socket_path};
 
 /// Returns all contexts of this process as JSON: an array of objects with `name`, `wait_ms`, `users` and `threads`. Each thread
-/// has `busy_percent` since its start, `packets`, slice lateness in µs, and `elements`. `running` is the element that runs now,
-/// with its time in ms. `blocked` lists blockages longer than a slice, with element and ms, newest last.
+/// has `busy_percent` since its start, `packets`, the lateness of its slices in µs, and `elements`. `running` is the element that
+/// runs now, with the time for which it has run, in ms. `blocked` lists blockages that were longer than a slice, with element and
+/// ms, newest last.
 pub fn contexts_json() -> Value {
     contexts().iter().map(context_json).collect()
 }

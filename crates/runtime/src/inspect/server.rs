@@ -11,14 +11,14 @@ use std::{env, fs, io, process};
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The folder cannot be used.
-    #[error("{0} belongs to another user, or other users may write to it")]
+    #[error("the folder {0} belongs to another user, or other users may write to it")]
     Folder(PathBuf),
     /// The socket cannot be created.
     #[error("{0}: {1}")]
     Socket(PathBuf, io::Error),
 }
 
-/// Path of a process's socket: below `XDG_RUNTIME_DIR`, or in a folder of the user in `/tmp`.
+/// Returns the path of a process's socket: below `XDG_RUNTIME_DIR`, or in a folder of the user in `/tmp`.
 pub fn socket_path(process_id: u32) -> PathBuf {
     folder().join(format!("{process_id}.sock"))
 }
@@ -54,7 +54,7 @@ pub fn serve() -> Result<(), ServeError> {
         return Err(ServeError::Folder(folder));
     }
     let path = socket_path(process::id());
-    // Removes the socket of an earlier process with the same number.
+    // Removes the socket of an earlier process with the same process ID.
     let _ = fs::remove_file(&path);
     let listener =
         UnixListener::bind(&path).map_err(|error| ServeError::Socket(path.clone(), error))?;

@@ -23,7 +23,7 @@ pub(crate) struct Inbox<C, D> {
     refuses: Refuses,
 }
 
-/// Items that a shard refuses; its end proceeds through these steps.
+/// Items that a shard refuses. When the shard ends, it goes through these values in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refuses {
     Nothing,
@@ -106,7 +106,7 @@ impl<C, D> Park<C, D> {
         stay
     }
 
-    /// Ends a sleep. Returns `true` if a notification has interrupted the poller, or is about to.
+    /// Ends a sleep. Returns `true` if a notification has interrupted the poller, or is about to interrupt it.
     pub(crate) fn awake(&self) -> bool {
         self.state.awake()
     }
@@ -160,7 +160,7 @@ mod loom_tests {
                     break;
                 }
                 if park.prepare(sleep) {
-                    // Sleeps until interrupted; loom reports a livelock if that never happens.
+                    // Sleep until interrupted. If no interruption comes, loom reports a livelock.
                     while !poller.0.load(Ordering::Acquire) {
                         thread::yield_now();
                     }
@@ -187,7 +187,7 @@ mod loom_tests {
         sleeper_against(SleepKind::Throttled, |park| park.send_control(1).unwrap());
     }
 
-    /// Two senders: at most one interrupts per sleep, and nothing is lost.
+    /// With two senders, at most one of them interrupts each sleep, and no item is lost.
     #[test]
     fn loom_two_senders_interrupt_once_per_sleep() {
         loom::model(|| {

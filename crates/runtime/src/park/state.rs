@@ -1,4 +1,4 @@
-//! Sleep word of a shard.
+//! The state of a shard's sleep, in one atomic word.
 //!
 //! ```text
 //!            fall_asleep(Throttled)              fall_asleep(Idle)

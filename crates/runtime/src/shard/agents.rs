@@ -19,17 +19,17 @@ use crate::watch::Blocked;
 use crate::wheel::Precision;
 
 impl Cx<'_> {
-    /// Nanoseconds of CLOCK_MONOTONIC, read once per pass.
+    /// Returns the time of CLOCK_MONOTONIC in ns, which is read once per pass.
     pub fn now_ns(&self) -> u64 {
         self.local.now_ns()
     }
 
-    /// The shard's own state.
+    /// Returns the shard's own state.
     pub fn local(&self) -> &Local {
         self.local
     }
 
-    /// Wakes this agent, from any thread. Cloning it does not allocate.
+    /// Returns a waker for this agent, which works on any thread. Cloning it does not allocate.
     pub fn waker(&self) -> Waker {
         self.local.waker_of(self.token)
     }
@@ -46,22 +46,23 @@ impl Cx<'_> {
             .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
-    /// Notes that the agent expects nothing more on its descriptors in this slice, in a run with [`Ready::Io`]. If they have more
-    /// all the same, the next slice reports it. If all agents call this, the kernel is not asked a second time in this slice.
+    /// Records, in a run with [`Ready::Io`], that the agent expects nothing more on its descriptors in this slice. If more
+    /// arrives nevertheless, the agent runs in the next slice. If all agents with ready descriptors call this, the shard does not
+    /// ask the kernel a second time in this slice.
     #[inline]
     pub fn expect_no_more(&self) {
         self.local.is_drained.set(true);
     }
 
-    /// Notes that the agent expects more on its descriptors, in any run: the kernel is asked again in this slice.
+    /// Records, in any run, that the agent expects more on its descriptors. The shard then asks the kernel again in this slice.
     #[inline]
     pub fn expect_more(&self) {
         self.local.must_poll.set(true);
     }
 
-    /// Runs the agent for `fd` once in each slice from now on, whether `fd` is ready or not, instead of watching it. If a
-    /// descriptor is ready in nearly each slice, asking the kernel costs more than trying. Returns `false` if `fd` is still
-    /// watched, because the context has no wait and its slices are too short.
+    /// Runs the agent for `fd` once in each slice from now on, whether `fd` is ready or not, instead of watching `fd`. If a
+    /// descriptor is ready in nearly every slice, this costs less than asking the kernel. Returns `false` if the context has no
+    /// wait, because its slices are too short for this; `fd` is then still watched.
     pub fn assume_ready(&self, fd: BorrowedFd<'_>) -> bool {
         self.local.assume_ready(self.token, fd.as_raw_fd())
     }
@@ -69,13 +70,13 @@ impl Cx<'_> {
     /// Watches `fd` again, after [`Cx::assume_ready`].
     ///
     /// # Errors
-    /// Fails if the kernel refuses. Then `fd` is still tried in each slice.
+    /// Fails if the kernel refuses to watch `fd`. The agent then still runs for `fd` in each slice.
     pub fn await_ready(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.local.await_ready(self.token, fd.as_raw_fd())
     }
 
-    /// Ends the calls for `fd`. One call that this pass has already fetched may still come. An agent with several descriptors
-    /// must ignore a key that it deregistered in the same pass. It has no effect if `fd` is not registered.
+    /// Stops the runs for `fd`. A run for an event that this pass has already fetched may still come. So an agent with several
+    /// descriptors must ignore a key that it deregistered in the same pass. The call has no effect if `fd` is not registered.
     pub fn deregister(&self, fd: BorrowedFd<'_>) {
         self.local.deregister(self.token, fd.as_raw_fd());
     }
@@ -126,7 +127,7 @@ impl Local {
         (token, wake)
     }
 
-    /// Notes the addresses of a new agent in this slot. If `moved`, all slots have moved in memory.
+    /// Stores the addresses of a new agent in this slot. `moved`: whether all slots have moved in memory.
     fn note_footprint(&self, slots: &Slab<Slot>, token: Token, moved: bool) {
         let mut footprints = self.footprints.borrow_mut();
         let index = token.index as usize;
@@ -200,7 +201,7 @@ impl Local {
             Err(_) => {
                 tracing::error!(
                     shard = self.shard.name(),
-                    "an agent panicked and is removed"
+                    "an agent is removed, because it panicked"
                 );
                 self.remove_agent(token);
                 drop_caught(agent);
@@ -225,7 +226,7 @@ impl Local {
                 slot.agent = Some(agent);
                 if !slot.deferred.is_empty() {
                     let mut commands = self.commands.borrow_mut();
-                    // They go to the front, because later commands for this agent may already be queued.
+                    // The deferred commands go to the front, because later commands for this agent may already be queued.
                     for command in slot.deferred.drain(..).rev() {
                         commands.push_front(command);
                     }
@@ -238,7 +239,8 @@ impl Local {
         }
     }
 
-    /// Runs a command for an agent, or postpones it while the agent is out. Drops the command if the agent has been removed.
+    /// Runs a command for an agent, or postpones it while the agent is out of its slot. Drops the command if the agent has been
+    /// removed.
     pub(super) fn with_agent_later(
         &self,
         token: Token,
@@ -286,7 +288,7 @@ impl Local {
         self.shard.note(Blocked { by, at_ns, for_ns });
     }
 
-    /// Sets the start of the next agent's run: earlier work does not count for it.
+    /// Starts to measure the next agent's run now, so that earlier work does not count for that agent.
     pub(super) fn mark(&self) {
         self.mark_ns.set(clock_now_ns());
     }
@@ -388,7 +390,7 @@ impl Local {
 
     fn delete_fd(&self, fd: i32) {
         if let Err(error) = self.epoll.delete(fd) {
-            tracing::warn!(fd, %error, "descriptor was closed before it was unregistered");
+            tracing::warn!(fd, %error, "a descriptor was closed before it was unregistered");
         }
     }
 
@@ -403,7 +405,7 @@ impl Local {
         let pending_until = slot.timer.map(|_| slot.deadline.0);
         slot.deadline = (deadline_ns, precision);
         match pending_until {
-            // Moved later: the entry stays and is checked again when it fires.
+            // The deadline has moved to a later time. The wheel's entry stays; when it fires, the deadline is compared again.
             Some(pending) if pending <= deadline_ns => {}
             _ => {
                 let mut wheel = self.wheel.borrow_mut();

@@ -81,5 +81,5 @@ impl<R> Drop for ReplySender<R> {
     }
 }
 
-/// Interval at which a waiting shard checks its own commands.
+/// Interval at which a shard that waits for another one checks its own commands.
 const CROSS_CALL_SERVE: Duration = Duration::from_millis(5);

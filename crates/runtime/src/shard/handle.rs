@@ -26,17 +26,17 @@ impl<A: Agent> AgentHandle<A> {
         }
     }
 
-    /// The shard the agent lives on.
+    /// Returns the agent's shard.
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// Runs the agent at the next opportunity; a throttled shard waits for its slice edge.
+    /// Runs the agent as soon as possible. A throttled shard runs it at the edge of its slice.
     pub fn wake(&self) {
         self.wake.notify();
     }
 
-    /// A waker for this agent.
+    /// Returns a waker for this agent.
     pub fn waker(&self) -> Waker {
         self.wake.clone().into()
     }
@@ -55,13 +55,13 @@ impl<A: Agent> AgentHandle<A> {
             });
         });
         if result.is_err() {
-            tracing::debug!("command for an agent of a shard that has shut down");
+            tracing::debug!("dropped a command for an agent, because its shard has shut down");
         }
     }
 
-    /// Removes the agent from its shard and waits until it is dropped. Its descriptors are unregistered before that. If the agent
-    /// itself calls this, directly or indirectly, the call returns at once, and the agent is dropped when its run returns. The
-    /// same applies while the agent is in a call to another shard, which might in turn be waiting for this one.
+    /// Removes the agent from its shard and waits until it is dropped. Before that, its descriptors are unregistered. In two
+    /// cases, the call returns at once, and the agent is dropped when its run returns: if the agent itself makes this call,
+    /// directly or indirectly; and while the agent is in a call to another shard, which might in turn be waiting for this one.
     pub fn remove(&self) {
         let token = self.token;
         match self.shard.call(move |local| local.remove_agent(token)) {

@@ -2,7 +2,7 @@
 //!
 //! The types of a shard depend on each other. A command from another thread works on the shard's own state ([`Local`]). That
 //! state holds the agents ([`Agent`]), which run with a view of it ([`Cx`]). So all these types are in this module. The modules
-//! below implement them; each uses this one and those before it:
+//! below implement them. Each of these modules uses this module and those before it in the table:
 //!
 //! | module | contents |
 //! |---|---|
@@ -59,7 +59,7 @@ pub(crate) enum Wake {
     Task(Runnable),
 }
 
-/// Handle of one thread of a context. It is cheap to clone, and does not keep the thread alive (a [`crate::Context`] does).
+/// Handle of one thread of a context. It is cheap to clone. It does not keep the thread alive; a [`crate::Context`] does.
 #[derive(Clone)]
 pub struct Shard(Arc<Shared>);
 
@@ -78,7 +78,7 @@ pub const PRIORITY_MAX: u8 = 99;
 /// CPUs that the machine does not have, or does not allow the process to use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "affinity {asked}: this machine has no CPU {missing}, or does not allow the process to use it; allowed: {allowed}"
+    "affinity {asked}: CPU {missing} does not exist, or the process may not use it; expected CPUs of {allowed}"
 )]
 pub struct MissingCpus {
     /// The requested CPUs.
@@ -120,17 +120,17 @@ pub enum StartError {
 pub struct ShardClosed;
 
 impl Shard {
-    /// A number unique among the process's shards.
+    /// Returns a number that is unique among the process's shards.
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// Name of its thread.
+    /// Returns the name of the shard's thread.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The context's wait; zero for no throttling.
+    /// Returns the context's wait; zero means no throttling.
     pub fn wait(&self) -> Duration {
         Duration::from_nanos(self.0.wait_ns)
     }
@@ -141,17 +141,18 @@ impl Shard {
         current_shard_id() == Some(self.0.id)
     }
 
-    /// The shard's counters.
+    /// Returns the shard's counters.
     pub fn counters_snapshot(&self) -> CountersSnapshot {
         self.0.counters.snapshot()
     }
 
-    /// Recent lateness of slices ([`Lateness::recent_ns`](crate::Lateness)) in ns; cheaper than a snapshot.
+    /// Returns the recent lateness of slices ([`Lateness::recent_ns`](crate::Lateness)) in ns. This costs less than a snapshot of
+    /// all counters.
     pub fn lateness_recent_ns(&self) -> u64 {
         self.0.counters.lateness_recent_ns()
     }
 
-    /// Start of its thread, ns of CLOCK_MONOTONIC.
+    /// Returns the start of the shard's thread, in ns of CLOCK_MONOTONIC.
     pub fn started_ns(&self) -> u64 {
         self.0.started_ns
     }
@@ -161,28 +162,29 @@ impl Shard {
         self.0.end.clone()
     }
 
-    /// Labels of the agents on this shard.
+    /// Returns the labels of the agents on this shard.
     pub fn agents(&self) -> Vec<String> {
         self.0.watch.labels()
     }
 
-    /// The running agent, and the start of its run, ns of CLOCK_MONOTONIC. It does not wait for the shard, which may be blocked.
+    /// Returns the label of the running agent, and the start of its run in ns of CLOCK_MONOTONIC. It does not wait for the shard,
+    /// which may be blocked.
     pub fn running(&self) -> Option<(String, u64)> {
         self.0.watch.running()
     }
 
-    /// The last blockages longer than a slice, oldest first.
+    /// Returns the last blockages that were longer than a slice, oldest first.
     pub fn blocked(&self) -> Vec<Blocked> {
         self.0.watch.log()
     }
 
-    /// Minimum duration of a blockage in ns: the length of a slice.
+    /// Returns the minimum duration of a blockage in ns: the length of a slice.
     pub fn blocked_limit_ns(&self) -> u64 {
         self.0.watch.limit_ns()
     }
 
-    /// Notes a blockage within the run of an agent. That time is not counted again as a blockage by the agent. Call it only on
-    /// the shard's thread; times are those of [`clock_now_ns`](crate::clock_now_ns).
+    /// Logs a blockage within the run of an agent. The time of the blockage is not counted a second time as a blockage by the
+    /// agent. Call this only on the shard's thread. Times are those of [`clock_now_ns`](crate::clock_now_ns).
     pub fn note_blocked(&self, blocked: Blocked) {
         debug_assert!(self.is_current(), "on another thread than the shard's");
         self.0.watch.discount(blocked.for_ns);
@@ -195,7 +197,7 @@ impl Shard {
             context_thread = self.name(),
             by = blocked.by,
             ms = blocked.for_ns / 1_000_000,
-            "a context was held up"
+            "an agent blocked a context"
         );
         if let Some(hook) = HOOK.get() {
             hook(self, &blocked);
@@ -203,8 +205,8 @@ impl Shard {
         self.0.watch.note(blocked);
     }
 
-    /// Runs `f` on the shard's thread, and interrupts its sleep, throttled or not. From the shard's own thread, `f` runs in the
-    /// next pass.
+    /// Runs `f` on the shard's thread, and interrupts the thread's sleep, even if the shard is throttled. If the caller is on the
+    /// shard's own thread, `f` runs in the next pass.
     pub fn command(&self, f: impl FnOnce(&Local) + Send + 'static) -> Result<(), ShardClosed> {
         let command: Command = Box::new(f);
         if self.is_current() {
@@ -222,7 +224,7 @@ impl Shard {
         }
     }
 
-    /// One value of type `T` for each shard, created on first use.
+    /// Returns the shard's only value of type `T`. The first call creates it.
     pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce(&Shard) -> T) -> Arc<T> {
         let mut extensions = self
             .0
@@ -288,8 +290,8 @@ impl Shard {
         task
     }
 
-    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread it runs at once. While a shard's thread
-    /// waits for another one it handles its own commands, so that two shards that call each other do not deadlock.
+    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread, `f` runs at once. While a shard's
+    /// thread waits for another shard, it runs its own commands, so that two shards that call each other do not deadlock.
     pub fn call<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Local) -> R + Send + 'static,
@@ -340,7 +342,7 @@ pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
 
 static HOOK: OnceLock<fn(&Shard, &Blocked)> = OnceLock::new();
 
-/// The id of the current thread's shard.
+/// Returns the ID of the current thread's shard.
 #[inline]
 pub fn current_shard_id() -> Option<u64> {
     let id = CURRENT_ID.get();
@@ -368,12 +370,12 @@ struct Shared {
     end: ShardEnd,
 }
 
-/// Reports whether a shard's thread has ended. It does not keep the shard's memory.
+/// Reports whether a shard's thread has ended. It does not keep the shard's memory allocated.
 #[derive(Debug, Clone, Default)]
 pub struct ShardEnd(Arc<AtomicBool>);
 
 impl ShardEnd {
-    /// Returns `true` if nothing runs on the shard's thread any more; then everything that the thread wrote is visible.
+    /// Returns `true` if nothing runs on the shard's thread any more. Everything that the thread has written is then visible.
     pub fn has_come(&self) -> bool {
         self.0.load(Acquire)
     }
@@ -387,12 +389,12 @@ impl ShardEnd {
 pub struct Local {
     shard: Shard,
     slots: RefCell<Slab<Slot>>,
-    /// Indexed by slot number.
+    /// The addresses of the agents' memory, by slot number.
     footprints: RefCell<Vec<Footprint>>,
     next_generation: Cell<u32>,
     ready: RefCell<VecDeque<Wake>>,
     commands: RefCell<VecDeque<Command>>,
-    /// Tasks that have begun and not ended.
+    /// Tasks that have begun and have not ended.
     tasks: RefCell<Slab<Waker>>,
     wheel: RefCell<Wheel<TimerTarget>>,
     fired: RefCell<Vec<TimerTarget>>,
@@ -405,7 +407,7 @@ pub struct Local {
     /// The coarse clock after the last run of an agent.
     coarse_ns: Cell<u64>,
     slice: Cell<u64>,
-    /// Whether descriptors may be ready that this slice has not handled.
+    /// Whether a descriptor may be ready that this slice has not handled.
     must_poll: Cell<bool>,
     /// Whether the running agent expects no more in this slice.
     is_drained: Cell<bool>,
@@ -419,17 +421,17 @@ impl Local {
         local.as_deref().map(f)
     }
 
-    /// The current thread's shard.
+    /// Returns the current thread's shard.
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// Nanoseconds of CLOCK_MONOTONIC, read once per pass.
+    /// Returns the time of CLOCK_MONOTONIC in ns, which is read once per pass.
     pub fn now_ns(&self) -> u64 {
         self.now_ns.get()
     }
 
-    /// Number of the current slice: of the batch with throttling, otherwise of the pass.
+    /// Returns the number of the current slice. In a throttled context, a slice is a batch; otherwise it is a pass.
     pub fn slice(&self) -> u64 {
         self.slice.get()
     }
@@ -446,7 +448,8 @@ impl Local {
     }
 
     pub(crate) fn cancel_sleeper(&self, key: TimerKey) {
-        // Dropped after the borrow, because a waker may be the last owner of a task with other sleeps.
+        // Drop the waker after the borrow ends. The waker may be the last owner of a task, and the task may own other sleeps,
+        // which borrow the wheel when they are dropped.
         let cancelled = self.wheel.borrow_mut().cancel(key);
         drop(cancelled);
     }
@@ -483,7 +486,7 @@ impl Local {
         let epoll = match Epoll::new() {
             Ok(epoll) => epoll,
             Err(error) => {
-                tracing::error!(%error, "no epoll instance for context thread");
+                tracing::error!(%error, "cannot create an epoll instance for a context thread");
                 return;
             }
         };
@@ -517,13 +520,12 @@ impl Local {
         CURRENT.set(None);
     }
 
-    /// Ends the shard: drops all remaining residents here, on its own thread.
+    /// Ends the shard: drops all remaining agents and tasks here, on the shard's own thread.
     ///
-    /// A task that is not `Send` must not be dropped elsewhere, because async-task aborts the process. A thread that wakes a task
-    /// holds the task until it is in the inbox. So the inbox accepts wake-ups until no task is left. This takes moments: every
-    /// task has been woken, so each is here or held by a waking thread. Tasks that arrive after that have never run. They are
-    /// `Send` and belong to the spawner, which may drop them.
-    /// the spawner, which may drop them.
+    /// A task that is not `Send` must not be dropped on another thread, because async-task then aborts the process. A thread that
+    /// wakes a task holds the task until it has put it into the inbox. So the inbox accepts wake-ups until no task is left. This
+    /// takes only moments: every task has been woken, so each task is either here or held by a waking thread. Tasks that arrive
+    /// after that have never run. They are `Send` and belong to the thread that spawned them, which may drop them.
     fn clear(&self) {
         let commands = self.shard.close_to_commands();
         commands.into_iter().for_each(drop_caught);
@@ -547,7 +549,7 @@ impl Local {
         }
         let (_, data) = self.shard.close_inbox();
         data.into_iter().for_each(drop_caught);
-        // Agents added by these drops.
+        // The drops above may have added agents.
         self.remove_agents();
         loop {
             let Some(wake) = self.ready.borrow_mut().pop_front() else {
@@ -570,12 +572,12 @@ impl fmt::Debug for Local {
     }
 }
 
-/// The layout is fixed: an event uses only the first two fields.
+/// The layout is fixed, so that the two fields that an event uses come first.
 #[repr(C)]
 struct Slot {
-    /// Taken out while it runs.
+    /// `None` while the agent runs.
     agent: Option<Box<dyn Agent>>,
-    /// Commands for it that arrived while it was out, in a call to another shard.
+    /// Commands for the agent that arrived while it was in a call to another shard.
     deferred: Vec<Command>,
     generation: u32,
     wake: Arc<WakeAgent>,
@@ -591,7 +593,7 @@ struct Descriptor {
     fd: i32,
     key: u8,
     interest: Interest,
-    /// Whether the descriptor is tried instead of watched: see [`Cx::assume_ready`].
+    /// Whether the agent runs for the descriptor in each slice, without watching it: see [`Cx::assume_ready`].
     is_assumed: bool,
 }
 
@@ -612,12 +614,12 @@ pub trait Agent: Any + Send {
     /// request another with [`Cx::wake_self`].
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
 
-    /// Called shortly before the agent runs: [`crate::prefetch`] the further memory that it will use. With thousands of agents in
-    /// turn, most of the work is waiting for memory.
+    /// Called shortly before the agent runs. It should [`crate::prefetch`] memory that the run will use, apart from the agent
+    /// itself. When a thread runs thousands of agents in turn, it would otherwise spend most of its time waiting for memory.
     #[inline]
     fn prefetch(&self) {}
 
-    /// Name for observers, such as an element's. It is read once, when the agent is added to its shard.
+    /// Returns a name for observers, such as the name of an element. It is read once, when the agent is added to its shard.
     fn label(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
@@ -689,10 +691,10 @@ impl StdWake for WakeAgent {
     }
 }
 
-/// Drops foreign values; their panics must not stop the shard.
+/// Drops a foreign value. If its drop panics, the shard continues.
 fn drop_caught<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!("panic while a context thread dropped a value");
+        tracing::error!("a panic occurred while a context thread dropped a value");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Steps of a pass: items of other threads, descriptors, timers, ready agents and tasks.
+//! The steps of a pass: items from other threads, descriptors, timers, ready agents and tasks.
 
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,7 +35,7 @@ impl Local {
         !self.ready.borrow().is_empty() || self.has_commands()
     }
 
-    /// Whether commands added further commands.
+    /// Whether commands have added further commands.
     pub(super) fn has_commands(&self) -> bool {
         !self.commands.borrow().is_empty()
     }
@@ -44,7 +44,7 @@ impl Local {
         self.wheel.borrow().next_deadline_ns()
     }
 
-    /// Takes the items of other threads and runs the commands.
+    /// Takes the items that other threads have sent, and runs the commands among them.
     pub(super) fn take_inbox(&self) {
         let (mut control, mut data) = self.shard.take_inbox();
         self.ready.borrow_mut().extend(data.drain(..));
@@ -53,21 +53,21 @@ impl Local {
         self.run_commands();
     }
 
-    /// Takes only the commands.
+    /// Takes only the commands, and runs them.
     pub(super) fn take_control(&self) {
         self.commands.borrow_mut().extend(self.shard.take_control());
         self.run_commands();
     }
 
-    /// Runs the commands from one queue. Commands fetched while a command waits for another shard join the same queue, so that
-    /// all stay in order.
+    /// Runs the commands from one queue. While a command waits for another shard, further commands may be fetched. They are added
+    /// to the same queue, so that all commands stay in order.
     fn run_commands(&self) {
         // Bounded: newly added commands wait for the next pass.
         let count = self.commands.borrow().len();
         if count == 0 {
             return;
         }
-        // The last pass of a sleeping context may be long ago.
+        // If the context was asleep, its last pass may be long ago.
         self.read_clock();
         for _ in 0..count {
             let Some(command) = self.commands.borrow_mut().pop_front() else {
@@ -104,7 +104,7 @@ impl Local {
             }
             let (token, key) = Token::from_event(event);
             self.run_agent(token, Ready::Io(key));
-            // If this agent is watched again, another event has taken its place in the list.
+            // If this agent's descriptor is watched again, another event has taken its place in the list.
             if self.assumed.borrow().get(next) == Some(&event) {
                 next += 1;
             }
@@ -127,7 +127,7 @@ impl Local {
         // If the array is full, there may be more events.
         self.must_poll.set(events.len() == room);
         awake();
-        // A command that was sent before a packet must run before the packet is read. So nothing arrives after a pause.
+        // A command that was sent before a packet arrived must run before the packet is read. So, for example, no packet is forwarded after a command to pause.
         self.take_control();
         if !events.is_empty() {
             self.mark();
@@ -155,7 +155,7 @@ impl Local {
     }
 
     /// Prefetches the memory of the next agents while this one runs: first the slot, then the agent, then the addresses that the
-    /// agent names.
+    /// agent itself returns.
     #[inline]
     fn look_ahead(&self, by: WakenBy, token: impl Fn(usize) -> Option<Token>) {
         {
@@ -217,7 +217,7 @@ impl Local {
         count
     }
 
-    /// Runs the agents that were ready at the call; newly woken ones wait for the next pass.
+    /// Runs the agents that were ready at the start of the call. Agents that are woken during the call wait for the next pass.
     pub(super) fn run_ready(&self) -> usize {
         let count = self.ready.borrow().len();
         self.shard.counters().ready_max.raise_to(count as u64);
@@ -252,7 +252,7 @@ impl Local {
 }
 
 fn run_task(task: Runnable) {
-    // Tasks pass their panics to the awaiting task. (async-task's `propagate_panic` is off, so the panic arrives here, once.)
+    // With async-task's `propagate_panic` off, a panic of the future comes out of `run`.
     if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
         tracing::error!("a task panicked");
     }

@@ -1,4 +1,4 @@
-//! Thread of a shard: its work, its sleep and its end.
+//! The thread of a shard: its work, its sleep and its end.
 
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,7 +16,7 @@ use crate::sys::{self, Event, EventFd, clock_now_ns};
 use crate::watch::Watch;
 
 impl Shard {
-    /// Starts a shard's thread. `wait` is zero for no throttling.
+    /// Starts a shard's thread. `wait`: the context's wait; zero means no throttling.
     pub(crate) fn start(
         id: u64,
         name: String,
@@ -100,7 +100,7 @@ impl Shard {
 }
 
 impl Scheduling {
-    /// Checks whether threads can be scheduled like this, on a thread that ends at once.
+    /// Checks whether the system allows this scheduling. It applies the scheduling to a thread that then ends at once.
     ///
     /// # Errors
     /// Returns the same error as [`Context::acquire`](crate::Context::acquire).
@@ -144,7 +144,7 @@ struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    /// Unthrottled loop: sleeps in the poller until something is ready.
+    /// Runs the unthrottled loop, which sleeps in the poller until something is ready.
     fn run_unthrottled(self) {
         let park = &self.shard.0.park;
         let mut awake_since = clock_now_ns();
@@ -176,11 +176,11 @@ impl Loop<'_> {
         }
     }
 
-    /// Throttled loop: one batch at each edge of a grid that never drifts.
+    /// Runs the throttled loop, which handles one batch at each edge of a grid that never drifts.
     fn run_throttled(mut self, origin_ns: u64) {
         let wait_ns = self.shard.0.wait_ns;
         let mut edge = origin_ns;
-        // The edge at which the slice should have begun; it is before `edge` if the last slice took too long.
+        // The edge at which the slice should have begun. It is before `edge` if the last slice took too long.
         let mut due = edge;
         loop {
             let begin = clock_now_ns();
@@ -195,7 +195,7 @@ impl Loop<'_> {
             self.counters().busy_ns.add(now - begin);
             let since = now - origin_ns;
             if now >= edge + wait_ns {
-                // This slice took too long: the next one begins now, at the last edge of the grid.
+                // This slice took too long. The next slice begins now, at the last edge of the grid.
                 due = edge + wait_ns;
                 edge = origin_ns + since / wait_ns * wait_ns;
             } else if worked || self.local.has_ready() || self.local.assumes_ready() {
@@ -254,7 +254,8 @@ impl Loop<'_> {
             if !self.local.has_commands() && park.prepare(SleepKind::Throttled) {
                 let interrupt = &self.shard.0.interrupt;
                 if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
-                    // Drains also the late write for an earlier sleep, which would otherwise end this sleep again and again.
+                    // This also drains a notification for an earlier sleep that came late. Otherwise, the notification would end
+                    // each later sleep at once.
                     interrupt.drain();
                 }
                 park.awake();
@@ -296,7 +297,7 @@ impl Loop<'_> {
         }
     }
 
-    /// After an interrupt: runs the commands, and returns whether there were only commands.
+    /// Runs the commands after an interrupt. Returns whether nothing but commands had arrived.
     fn only_control(&self) -> bool {
         self.local.take_inbox();
         !self.local.has_ready() && !self.local.await_io(Some(Duration::ZERO))

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use super::Local;
 
-/// Runs `future` as a task of the shard. The shard knows the task from the first poll on. When the shard ends, it can cancel the
-/// task on its own thread, whichever code has the waker.
+/// Runs `future` as a task of the shard. The shard knows the task from the task's first poll on. So when the shard ends, it can
+/// cancel the task on its own thread, whichever code has the waker.
 pub(super) async fn enlisted<F: Future>(future: F) -> F::Output {
     let _enlisted = poll_fn(|cx| Poll::Ready(Enlisted::new(cx))).await;
     future.await
@@ -31,7 +31,7 @@ impl Drop for Enlisted {
         let Some((shard_id, key)) = self.0 else {
             return;
         };
-        // A shard that has ended has no tasks left.
+        // If the shard has ended, it has no tasks left.
         Local::with_current(|local| {
             if local.shard().id() == shard_id {
                 let waker = local.tasks.borrow_mut().try_remove(key);

@@ -164,7 +164,7 @@ fn an_agent_removed_by_its_neighbour_is_not_run() {
                     });
                 });
             }
-            // Both in one pass, because the shard's own thread sends.
+            // Send both on the shard's own thread, so that they are handled in one pass.
             shard
                 .call(move |_| to.map(|to| sender.send_to(b"x", to).unwrap()))
                 .unwrap();
@@ -224,8 +224,8 @@ fn agents_are_removed_while_their_sockets_are_flooded() {
 /// Action of greedy neighbours in their runs, until they are stopped.
 type Greedy = Box<dyn FnMut(&mut Cx<'_>) + Send>;
 
-/// `greedy` is always ready, and 500 sockets get a packet each at the same moment. All of them must be handled before `greedy`
-/// has run three times more.
+/// `greedy` is always ready, and 500 sockets get a packet each at the same moment. All of these packets must be handled before
+/// `greedy` has run three more times.
 fn assert_neighbours_are_served(shard: &Shard, fd: OwnedFd, mut greedy: Greedy) {
     const QUIET: usize = 500;
     let runs = Arc::new(AtomicUsize::new(0));
@@ -393,7 +393,7 @@ fn a_descriptor_number_that_is_used_again_belongs_to_its_new_agent() {
 }
 
 #[test]
-fn an_agent_may_add_and_remove_others_in_its_run() {
+fn an_agent_may_add_and_remove_other_agents_while_it_runs() {
     let (_context, shard) = shard(0);
     let (tx, rx) = channel();
     let mut children = Vec::new();
@@ -518,7 +518,7 @@ fn assumed_readiness_is_tried_once_per_slice() {
 }
 
 #[test]
-fn agents_that_leave_do_not_take_their_neighbours_turns() {
+fn removing_an_agent_does_not_skip_the_next_one() {
     let (_context, shard) = shard(2);
     let sockets: Vec<_> = (0..5).map(|_| Arc::new(udp())).collect();
     let mut agents: Vec<_> = sockets
@@ -543,9 +543,9 @@ fn agents_that_leave_do_not_take_their_neighbours_turns() {
     settle(&shard);
 }
 
-/// A slice of such a context is one pass: trying a socket in each pass would be a busy loop.
+/// Without a wait, a slice is one pass, so trying a socket in each pass would be a busy loop.
 #[test]
-fn a_context_without_a_wait_watches() {
+fn with_a_wait_of_zero_a_socket_is_never_assumed_ready() {
     let (_context, shard) = shard(0);
     let socket = udp();
     let agent = add(&shard, |_, _| ());

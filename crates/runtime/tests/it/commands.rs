@@ -109,7 +109,7 @@ fn call_from_its_own_thread_runs_at_once() {
     let task = shard.spawn(async move { inner.call(|_| 1).unwrap() });
     assert_eq!(block_on(task), 1);
 
-    // Also from within the agent itself.
+    // The agent itself may do this, too.
     let inner = shard.clone();
     let agent = add(&shard, |_, _| ());
     assert_eq!(ask(&agent, move |_, _| inner.call(|_| 2)), Ok(2));
@@ -211,7 +211,7 @@ impl Agent for Tell {
     }
 }
 
-/// Removes itself when it runs.
+/// Removes itself when it runs, and panics when it is dropped.
 #[derive(Default)]
 struct PanicsInDrop(Option<AgentHandle<PanicsInDrop>>);
 

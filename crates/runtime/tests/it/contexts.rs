@@ -410,7 +410,7 @@ fn a_priority_is_real_time_or_refused_with_the_remedy() {
 }
 
 #[test]
-fn different_scheduling_conflicts_but_unset_does_not() {
+fn a_different_priority_or_affinity_conflicts_unless_it_is_unset() {
     let cpu = (0..1024).find(|cpu| allowed_cpus().contains(*cpu)).unwrap();
     let stands = scheduled(&cpu.to_string(), 0);
     let context = Context::acquire(&unique_name(), stands).unwrap();

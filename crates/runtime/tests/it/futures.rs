@@ -36,7 +36,7 @@ fn tell() -> (Tell, Receiver<ThreadId>) {
     (Tell(tx), rx)
 }
 
-/// The only thread of a context.
+/// Returns the only thread of a context.
 fn home(context: &Context) -> ThreadId {
     on(context, |_| thread::current().id())
 }
@@ -134,7 +134,7 @@ fn a_local_task_need_not_be_send_and_its_handle_is_send_if_the_result_is() {
 }
 
 #[test]
-fn spawn_local_panics_anywhere_but_on_the_context() {
+fn spawn_local_panics_on_threads_outside_of_the_context() {
     let (ours, other) = (context(0, -1), context(0, -1));
     let (tell, dropped) = tell();
     let tried = catch_unwind(AssertUnwindSafe(|| {
@@ -207,7 +207,7 @@ fn block_on_outside_of_contexts_may_wait_for_one() {
 
 /// Awaiting the task returns text and payload of the panic; the thread continues.
 #[test]
-fn a_panic_ends_the_task_alone() {
+fn a_panic_ends_only_its_task() {
     let context = context(0, -1);
     type Panicking = fn(&Context) -> JoinHandle<()>;
     let ways: [Panicking; 3] = [
@@ -340,7 +340,7 @@ fn an_abort_while_the_task_waits_drops_the_future_on_its_own_thread() {
     }
 }
 
-/// The same while another thread awaits it, and with a task that aborts itself.
+/// The waiting thread gets the error even if it awaits the task before the abort. A task may also abort itself.
 #[test]
 fn abort_reaches_the_awaiting_task() {
     let context = context(0, -1);
@@ -574,7 +574,7 @@ fn timeouts_are_never_early_and_count_from_the_first_poll() {
         assert!(clock_now_ns() - begin_ns >= 15_000_000);
         context.block_on(timeout_future(Duration::ZERO)).unwrap();
         context.block_on(timeout_future_seconds(0)).unwrap();
-        // Beyond the clock's range: never.
+        // This time is beyond the clock's range, so it never comes.
         let never = context.spawn(timeout_future(Duration::MAX));
         settled(&context);
         assert!(!never.is_finished());
@@ -664,7 +664,7 @@ fn an_interval_with_burst_gives_every_tick_and_one_with_delay_moves_its_grid() {
 
 /// An interval whose ticks take longer than a period, and one without a period, leave time for others on the thread.
 #[test]
-fn an_interval_that_cannot_keep_up_lets_others_run() {
+fn an_interval_that_cannot_keep_up_does_not_starve_other_tasks() {
     let context = context(0, -1);
     for period in [Duration::ZERO, Duration::from_millis(1)] {
         let busy = context.spawn(async move {

@@ -16,7 +16,7 @@ use threadbare_runtime::{
     recv_from, recv_timestamped, send_to, send_vectored_to, wall_clock_ahead_ns,
 };
 
-/// Two sockets of each family that this machine has.
+/// Returns two sockets of each family that this machine has.
 fn pairs() -> Vec<(UdpSocket, UdpSocket)> {
     let pair = |address: &str| {
         let sockets = (UdpSocket::bind(address), UdpSocket::bind(address));
@@ -227,7 +227,7 @@ fn one_socket_carries_many_streams() {
             for sender in &senders {
                 sender.send_to(&round.to_le_bytes(), to).unwrap();
             }
-            // No more in flight than fit the socket's buffer.
+            // No more datagrams are in flight than fit the socket's buffer.
             for _ in &senders {
                 let (from, number, count) = next(&rx);
                 let expected = next_number.entry(from).or_default();

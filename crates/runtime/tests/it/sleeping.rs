@@ -79,7 +79,7 @@ fn a_thread_that_waits_for_a_context_sleeps() {
             let (answer, question) = oneshot();
             tx.send(Tid::here()).unwrap();
             let task = shard.spawn(question);
-            // Only now is the answer possible.
+            // The answer is possible only now.
             shard
                 .command(move |_| {
                     thread::sleep(INTERVAL);
@@ -106,8 +106,8 @@ fn a_thread_that_waits_for_a_context_sleeps() {
 /// A second is much longer than the test takes, so that everything before the edge is certain to be early.
 const LONG_WAIT_MS: u64 = 1000;
 
-/// A shard with long slices that is asleep until its edge. Its agent has `count` sockets with data that waits for that edge. The
-/// value is the slice in which it sleeps.
+/// A shard with long slices that sleeps until the edge of its slice. Its agent has `count` sockets with data that waits for that
+/// edge. `slice` is the number of the slice in which it sleeps.
 struct Asleep {
     _context: threadbare_runtime::Context,
     shard: Shard,
@@ -205,7 +205,7 @@ fn commands_of_commands_do_not_wait_for_the_edge() {
 }
 
 #[test]
-fn wake_ups_between_slices_do_not_make_it_spin() {
+fn wake_ups_between_slices_do_not_make_the_thread_spin() {
     let asleep = asleep(1);
     let tid = Tid::of(&asleep.shard);
     let rounds = 300;
@@ -303,7 +303,7 @@ fn slices_stay_on_their_grid() {
 /// A command sees a clock that was read for it, not at the last slice. A timer set by a command must not be due at once because
 /// the context was idle for a while.
 #[test]
-fn a_command_sees_the_time_of_now() {
+fn a_command_sees_the_current_time() {
     for wait_ms in [0, 20, LONG_WAIT_MS] {
         let (_context, shard) = shard(wait_ms);
         settle(&shard);
@@ -315,7 +315,7 @@ fn a_command_sees_the_time_of_now() {
     }
 }
 
-/// A future that another thread completes.
+/// Returns a future that another thread completes.
 fn oneshot() -> (Answer, impl Future<Output = u32> + Send) {
     let state = Arc::new(Mutex::new((None, None::<Waker>)));
     let of_future = state.clone();

@@ -39,7 +39,7 @@ fn tasks_run_on_their_shard_and_return_their_output() {
         let (tx, rx) = channel();
         shard
             .call(move |local| {
-                // Not Send.
+                // This value is not `Send`.
                 let value = Rc::new(Cell::new(1));
                 let task = local.spawn_local({
                     let value = value.clone();
@@ -210,7 +210,7 @@ fn block_on_completes_after_a_wake_of_another_thread() {
     let future = poll_fn(move |cx| match *of_future.lock().unwrap() {
         Some(value) => Poll::Ready(value),
         None => {
-            // Twice, because an additional wake-up must have no effect.
+            // Wake the task twice, because an additional wake-up must have no effect.
             cx.waker().wake_by_ref();
             tx.send(cx.waker().clone()).unwrap();
             Poll::Pending
@@ -239,8 +239,8 @@ fn begin_sleep(shard: &threadbare_runtime::Shard, waker: Waker) -> Pin<Box<Sleep
         .unwrap()
 }
 
-/// The timers of two shards have equal keys. A sleep that began on one shard and moves to the other does not affect the other's
-/// timers. It is dropped there, or polled there.
+/// The timers of two shards have equal keys. A sleep that began on one shard moves to the other shard, and is dropped or polled
+/// there. That must not affect the timers of the other shard.
 #[test]
 fn a_sleep_that_moves_to_another_shard_cancels_no_sleep_there() {
     for moves_on in [false, true] {

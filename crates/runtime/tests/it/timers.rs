@@ -25,7 +25,7 @@ fn timed(shard: &Shard) -> (AgentHandle<Timed>, Receiver<(u64, u64)>) {
 }
 
 #[test]
-fn not_before_is_not_before_and_about_is_at_most_half_a_tick_early() {
+fn a_not_before_timer_is_never_early_and_an_about_timer_at_most_half_a_tick() {
     for wait_ms in [0, 20] {
         let (_context, shard) = shard(wait_ms);
         let tick_ns = wait_ms.max(1) * MS;
@@ -67,7 +67,7 @@ fn a_timer_that_moves_later_fires_only_then() {
         let (agent, fired) = timed(&shard);
         let deadline_ns = ask(&agent, |_, cx| {
             cx.set_timer(cx.now_ns() + 10 * MS, Precision::NotBefore);
-            // As a jitter buffer does with each packet.
+            // A jitter buffer also moves its timer with each packet.
             for ms in 11..60 {
                 cx.set_timer(cx.now_ns() + ms * MS, Precision::NotBefore);
             }
@@ -91,7 +91,7 @@ fn postponed_timer_causes_at_most_one_wake_up() {
     });
     next(&fired);
     let wakeups = shard.counters_snapshot().wakeups - before;
-    // The command, the original time, the new time; and the wheel's coarse levels.
+    // One wake-up each for the command, the original time and the new time, and some for the wheel's coarse levels.
     assert!(wakeups <= 8, "{wakeups}");
 }
 
@@ -136,7 +136,7 @@ fn an_agents_cancelled_timer_does_not_fire() {
         });
         ask(&gone, move |_, cx| set(cx, 10));
         gone.remove();
-        // One that was moved later and is inspected after its cancellation.
+        // A timer that was moved to a later time, and is inspected after its cancellation.
         ask(&taken_back, move |_, cx| {
             set(cx, 5);
             set(cx, 10);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The drain contract: after each `handle_*`, call [`Core::poll_task`] until it returns `None`. Then call [`Core::poll_released`]
-//! until it returns `None`; it names the parts whose bytes are not needed any more. Call both again at [`Core::next_timeout`].
-//! Answer each task with one [`Core::handle_done`] or [`Core::handle_failed`].
+//! until it returns `None`; it returns the parts whose bytes are not needed any more. Call both again at [`Core::next_timeout`].
+//! When a task is done, call [`Core::handle_done`] or [`Core::handle_failed`] once.
 
 mod sizes;
 #[cfg(test)]
@@ -32,16 +32,17 @@ pub enum OnError {
     DoNothing,
 }
 
-/// Retries of a request.
+/// How often and for how long requests are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retries {
     /// Maximum number of attempts of a request; `None` for no limit.
     pub attempts: Option<u32>,
-    /// Time after the first attempt from which no further one starts, ns; `None` for no limit.
+    /// Time after the first attempt, ns, from which no further attempt starts; `None` for no limit.
     pub request_ns: Option<u64>,
-    /// The same time for parts and small objects.
+    /// Time after the first attempt of sending a part or a small object, ns, from which no further attempt starts; `None` for no
+    /// limit.
     pub part_ns: Option<u64>,
-    /// The same time for the request that completes an upload.
+    /// Time after the first attempt to complete an upload, ns, from which no further attempt starts; `None` for no limit.
     pub complete_ns: Option<u64>,
     /// Maximum pause before the second attempt, ns. It doubles with each further attempt. The actual pause is random, at least
     /// half of the maximum.
@@ -188,8 +189,8 @@ impl Core {
         }
     }
 
-    /// Creates the core for complete data, of which the store may have a part: a whole file, or an upload that an earlier process
-    /// has left.
+    /// Creates the core for data that is complete and of which the store may already have a part. It is a whole file, or an
+    /// upload that an earlier process has left.
     pub(crate) fn resumed(
         plan: Plan,
         upload: Option<String>,
@@ -206,8 +207,8 @@ impl Core {
         core
     }
 
-    /// Number of bytes that still fit the part being filled. It is 0 if the object has its maximum length, or accepts no more
-    /// data.
+    /// Returns the number of bytes that still fit the part being filled. It is 0 if the object has its maximum length, or if no
+    /// more data is accepted.
     pub(crate) fn room(&self) -> u64 {
         if self.has_ended || self.stopping.is_some() || self.number > PARTS_MAX {
             0
@@ -216,7 +217,7 @@ impl Core {
         }
     }
 
-    /// Number of the part being filled, and its number of bytes.
+    /// Returns the number of the part being filled, and its number of bytes.
     pub(crate) fn filling(&self) -> (u16, u64) {
         (self.number, self.filling)
     }
@@ -253,12 +254,12 @@ impl Core {
         self.has_ended || self.stopping.is_some()
     }
 
-    /// The reason why the upload must end without its object, if it must.
+    /// Returns the reason why the upload must end without its object, if it must.
     pub(crate) fn stop_reason(&self) -> Option<&Error> {
         self.stopping.as_ref()
     }
 
-    /// The error if no room is left.
+    /// Returns the error for an object that has no room left.
     pub(crate) fn too_long(&self) -> Error {
         Error::TooLong {
             parts: PARTS_MAX,
@@ -266,7 +267,7 @@ impl Core {
         }
     }
 
-    /// Sets the action for a stop of the upload from now on.
+    /// Sets what happens from now on if the upload is stopped.
     pub(crate) fn set_on_error(&mut self, on_error: OnError) {
         self.plan.on_error = on_error;
     }
@@ -282,7 +283,7 @@ impl Core {
         if std::mem::take(&mut self.filling) > 0 {
             self.released.push(self.number);
         }
-        // Failed requests are not retried.
+        // Requests that wait for a retry are not sent any more.
         let mut left = Vec::new();
         self.jobs.retain(|job| {
             let is_running = job.again_ns.is_none();
@@ -340,7 +341,7 @@ impl Core {
 
     fn next(&mut self) -> Option<Task> {
         if self.upload.is_none() {
-            // One request at a time until the upload exists.
+            // Until the upload exists, there is only one request at a time.
             if !self.jobs.is_empty() || self.waiting.is_empty() {
                 return None;
             }
@@ -367,8 +368,8 @@ impl Core {
         Some(number)
     }
 
-    /// The next request of a stop. Pending requests finish before parts are removed, because otherwise they could create parts
-    /// afterwards.
+    /// Returns the next request of a stop. Pending requests must end before parts are removed, because otherwise they could
+    /// create parts afterwards.
     fn next_of_stop(&mut self) -> Option<Task> {
         if !self.jobs.is_empty() {
             return None;
@@ -417,11 +418,13 @@ impl Core {
                 }
             }
             (Task::Abort, _) => self.fail(),
-            _ => self.handle_stop(Error::Answer("it belongs to another request".into())),
+            _ => self.handle_stop(Error::Answer(
+                "the answer belongs to another request".into(),
+            )),
         }
     }
 
-    /// Handles a failed request. `random` is any number, for the pause.
+    /// Handles a failed request. `random` is any number; the pause depends on it.
     pub(crate) fn handle_failed(&mut self, task: Task, error: Error, now_ns: u64, random: u64) {
         let Some(index) = self.jobs.iter().position(|job| job.task == task) else {
             return;
@@ -438,7 +441,7 @@ impl Core {
         self.jobs.remove(index);
         self.release(task);
         match (task, &self.stopping) {
-            // The upload remains; the first failure is the result.
+            // The upload remains at the store. The result is the first failure.
             (Task::Abort, _) | (Task::Complete, Some(_)) => self.fail(),
             (_, None) => self.handle_stop(error),
             (_, Some(_)) => {}
@@ -471,7 +474,7 @@ impl Core {
         (!is_late).then_some(pause)
     }
 
-    /// Time of the next task, unless another event comes first, ns.
+    /// Returns the time of the next task, ns, if no other event comes first.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         self.jobs.iter().filter_map(|job| job.again_ns).min()
     }
@@ -485,17 +488,17 @@ impl Core {
         self.outcome.as_ref()
     }
 
-    /// Id of the multipart upload, if it exists.
+    /// Returns the id of the multipart upload, if it exists.
     pub(crate) fn upload(&self) -> Option<&str> {
         self.upload.as_deref()
     }
 
-    /// The parts that the store has.
+    /// Returns the parts that the store has.
     pub(crate) fn done(&self) -> &BTreeMap<u16, DonePart> {
         &self.done
     }
 
-    /// The parts of the object: all of them, or after a failure those before the first missing one.
+    /// Returns the parts of the object: all of them, or after a failure, those before the first missing part.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u16, &str)> {
         let is_stopping = self.stopping.is_some();
         let whole = self
@@ -508,7 +511,7 @@ impl Core {
         whole.map(|(_, (number, part))| (*number, part.etag.as_str()))
     }
 
-    /// Numbers of bytes: stored, waiting or being sent, and dropped.
+    /// Numbers of bytes that are stored, that wait or are being sent, and that were dropped.
     pub(crate) fn bytes(&self) -> (u64, u64, u64) {
         let done = self.done.values().map(|part| part.bytes).sum();
         let waiting: u64 = self.waiting.iter().map(|(_, bytes)| bytes).sum();
@@ -516,7 +519,7 @@ impl Core {
         (done, self.filling + waiting + flying, self.dropped)
     }
 
-    /// Number of repeated requests.
+    /// Returns the number of repeated requests.
     pub(crate) fn retries(&self) -> u64 {
         self.retries
     }

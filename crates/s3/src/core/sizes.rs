@@ -2,17 +2,17 @@
 
 use crate::error::Error;
 
-/// Minimum size of all parts but the last, bytes ("Amazon S3 User Guide", "Amazon S3 multipart upload limits").
+/// Minimum size of all parts except the last, bytes ("Amazon S3 User Guide", "Amazon S3 multipart upload limits").
 pub const PART_BYTES_MIN: u64 = 5 << 20;
 /// Maximum size of a part, bytes; from the same source.
 pub const PART_BYTES_MAX: u64 = 5 << 30;
 /// Maximum number of parts of an upload; from the same source.
 pub const PARTS_MAX: u16 = 10_000;
-/// Default size of the first parts, the stock elements', bytes.
+/// Default size of the first parts, bytes, the same as in the stock elements.
 pub const PART_BYTES_DEFAULT: u64 = PART_BYTES_MIN;
 
-/// Number of parts after which the next ones are twice as large. Parts of only 5 MiB would end at 49 GiB; growing parts reach 5
-/// TiB.
+/// Number of parts of the same size. The parts after them are twice as large. With parts of 5 MiB only, an object would end at 49
+/// GiB; with growing parts, it reaches 5 TiB.
 const PARTS_OF_A_SIZE: u16 = 1000;
 
 /// Sizes of the parts of an upload.
@@ -26,7 +26,7 @@ impl Sizes {
     /// Creates sizes that start with `part_bytes` and grow, up to a total of `bytes_max`.
     ///
     /// # Errors
-    /// [`Error::Setting`] if it is out of S3's limits.
+    /// Fails with [`Error::Setting`] if a size is outside of S3's limits.
     pub fn new(part_bytes: u64, bytes_max: u64) -> Result<Self, Error> {
         if (PART_BYTES_MIN..=PART_BYTES_MAX).contains(&part_bytes) {
             Ok(Sizes {
@@ -49,7 +49,7 @@ impl Sizes {
         }
     }
 
-    /// Size of the part with this number, from 1.
+    /// Returns the size of the part with this number, from 1.
     pub fn of(&self, number: u16) -> u64 {
         let doublings = u32::from(number.saturating_sub(1) / PARTS_OF_A_SIZE);
         self.first
@@ -57,12 +57,12 @@ impl Sizes {
             .min(self.max)
     }
 
-    /// Size of the first parts.
+    /// Returns the size of the first parts.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// Size of the largest part.
+    /// Returns the size of the largest part.
     pub fn max(&self) -> u64 {
         self.max
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_are_those_of_s3() {
+    fn part_sizes_and_numbers_stay_within_the_limits_of_s3() {
         for (bytes, is_fine) in [
             (PART_BYTES_MIN - 1, false),
             (PART_BYTES_MIN, true),
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// They reach 5 TiB within 3 %, which was S3's maximum object size for a long time.
+    /// The total is within 3 % of 5 TiB, which was S3's maximum object size for a long time.
     #[test]
     fn the_smallest_parts_reach_almost_5_tib() {
         let sizes = Sizes::new(PART_BYTES_MIN, PART_BYTES_MAX).unwrap();

@@ -192,11 +192,11 @@ fn fate() -> impl Strategy<Value = (usize, Fate, u64)> {
 }
 
 proptest! {
-    /// These invariants hold for any pieces and any order of responses. The upload ends, and the object has every byte once and
-    /// in order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps only data
-    /// that the policy allows.
+    /// These invariants hold for any pieces of data and any order of responses. The upload ends, and the object has every byte
+    /// once and in order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps
+    /// only data that the policy allows.
     #[test]
-    fn every_byte_arrives_once_or_the_policy_holds(
+    fn every_byte_arrives_once_or_the_store_keeps_what_the_policy_allows(
         lengths in prop::collection::vec(1..250usize, 0..20),
         fates in prop::collection::vec(fate(), 0..60),
         on_error in prop_oneof![Just(OnError::Abort), Just(OnError::Complete), Just(OnError::DoNothing)],
@@ -232,7 +232,7 @@ proptest! {
                 prop_assert_eq!(rig.store.object.as_deref(), Some(&bytes[..]));
                 prop_assert!(rig.store.uploads.is_empty());
                 prop_assert!(rig.parts.is_empty(), "left in memory: {:?}", rig.parts.keys());
-                // A small object is one request. For an object of exactly one part, an upload may have begun before its end was
+                // A small object is one request. If the object has exactly one part, an upload may have begun before the end was
                 // known.
                 prop_assert!(rig.store.created == 0 || bytes.len() >= 100);
             }
@@ -441,7 +441,7 @@ fn upload_of_an_earlier_process_is_resumed() {
 }
 
 #[test]
-fn all_parts_done_are_completed_only() {
+fn an_upload_whose_parts_are_all_stored_is_only_completed() {
     let done = BTreeMap::from([(
         1,
         DonePart {
@@ -455,7 +455,7 @@ fn all_parts_done_are_completed_only() {
 }
 
 #[test]
-fn nothing_comes_after_the_last_part() {
+fn no_request_follows_the_last_part() {
     let mut core = Core::new(plan(OnError::Abort, None));
     for _ in 0..PARTS_MAX {
         let room = core.room();

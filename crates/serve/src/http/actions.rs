@@ -110,7 +110,7 @@ pub(super) async fn unsilence(
 
 /// Play a file to one party or to all parties, in place of the other party's audio
 #[utoipa::path(post, path = "/v1/calls/{id}/play", tag = "actions", request_body = Play, params(CallPath),
-    responses((status = 204, description = "The playback starts: the file is playable"), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+    responses((status = 204, description = "The file is playable, and its playback starts"), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn play(State(app): State<App>, Id(id): Id, Json(play): Json<Play>) -> Done {
     let mut keys = keys(Command::PlayMedia, &id);
     choose(&mut keys, play.tag)?;
@@ -187,7 +187,7 @@ pub(super) async fn stop_record(
 pub(super) async fn dtmf(State(app): State<App>, Id(id): Id, Json(dtmf): Json<Dtmf>) -> Done {
     let is_key = |digit: char| "0123456789*#ABCDabcd".contains(digit);
     if !(1..=DIGITS_MAX).contains(&dtmf.digits.len()) || !dtmf.digits.chars().all(is_key) {
-        let allowed = format!("1 to {DIGITS_MAX} of 0 to 9, *, #, A to D");
+        let allowed = format!("1 to {DIGITS_MAX} of the characters 0 to 9, *, # and A to D");
         return Err(Problem::value("digits", &dtmf.digits, allowed));
     }
     for (field, ms) in [

@@ -51,7 +51,7 @@ pub(super) async fn within<T>(future: impl Future<Output = T>) -> Result<T, Prob
     let done = timeout(ANSWER_TIME_MAX, future).await;
     done.map_err(|_| {
         let seconds = ANSWER_TIME_MAX.as_secs();
-        let detail = format!("not done within {seconds} s");
+        let detail = format!("the request was not done within {seconds} s");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1)
     })
 }
@@ -105,7 +105,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
         };
         let read = serde_json::from_slice(bytes);
         read.map(Json).map_err(|error| {
-            let problem = Problem::new(StatusCode::BAD_REQUEST, format!("the body: {error}"));
+            let problem = Problem::new(
+                StatusCode::BAD_REQUEST,
+                format!("the body is not valid: {error}"),
+            );
             problem.about("body", "JSON as in /openapi.json")
         })
     }

@@ -344,7 +344,10 @@ pub(super) async fn end(State(app): State<App>, Id(id): Id) -> Result<StatusCode
 /// Error: the call does not exist.
 pub(super) fn unknown(id: &CallId) -> Problem {
     let name: String = id.to_string().chars().take(ID_CHARS_MAX).collect();
-    let problem = Problem::new(StatusCode::NOT_FOUND, format!("{name}: no such call"));
+    let problem = Problem::new(
+        StatusCode::NOT_FOUND,
+        format!("the call {name} does not exist"),
+    );
     problem.about("id", format!("those of GET {CALLS}"))
 }
 
@@ -392,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_pages_are_refused_with_the_allowed_values() {
+    fn the_refusal_of_an_invalid_page_states_the_allowed_values() {
         let page = |after: Option<&[u8]>, limit| Page {
             after: after.map(CallId::new),
             limit,

@@ -60,7 +60,7 @@ pub(super) async fn undrain(State(app): State<App>) -> Result<axum::Json<NodeDra
 ///
 /// It stays there as long as that node lives and accepts streams, regardless of the stream's labels.
 #[utoipa::path(post, path = "/v1/cluster/move", tag = "cluster", request_body = Move, responses(
-    (status = 204, description = "The stream is moving"),
+    (status = 204, description = "The stream moves to the node"),
     (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such stream, node or cluster"),
     (status = 409, body = Problem, content_type = "application/problem+json", description = "The stream was redeclared during this request"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "etcd does not answer")))]
@@ -70,7 +70,7 @@ pub(super) async fn move_to(
 ) -> Result<StatusCode, Problem> {
     let Move { stream, node } = asked;
     within(cluster(&app)?.move_to(&stream, node.as_deref())).await??;
-    tracing::info!(stream, node, "moving the stream");
+    tracing::info!(stream, node, "a request moves the stream");
     Ok(StatusCode::NO_CONTENT)
 }
 

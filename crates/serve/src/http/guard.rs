@@ -30,11 +30,11 @@ pub(super) enum TokenError {
     #[error("{0}")]
     Read(#[from] std::io::Error),
     #[error(
-        "it is empty; expected a line of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable ASCII characters, without spaces"
+        "the file is empty; expected a line of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable ASCII characters, without spaces"
     )]
     Empty,
     #[error(
-        "it has {0} bytes, or characters that are not printable ASCII; expected a line of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable ASCII characters, without spaces"
+        "the file has {0} bytes, or characters that are not printable ASCII; expected a line of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable ASCII characters, without spaces"
     )]
     Odd(usize),
 }
@@ -128,7 +128,7 @@ fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Problem> {
         Some(given) if bool::from(given.ct_eq(token)) => Ok(()),
         given => {
             let what = match given {
-                Some(_) => "the token is another one",
+                Some(_) => "the token is wrong",
                 None => "the token is missing",
             };
             let problem = Problem::new(StatusCode::UNAUTHORIZED, what);

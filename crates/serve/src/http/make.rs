@@ -140,7 +140,7 @@ pub(super) async fn make(
 /// the offer or answer is refused, the call continues as before. With `recording` alone, only the recording changes.
 #[utoipa::path(patch, path = "/v1/calls/{id}", tag = "calls", request_body = CallChange, params(CallPath), responses(
     (status = 200, body = MadeCall),
-    (status = 204, description = "The answer to a change of `recording` alone"),
+    (status = 204, description = "The reply if only `recording` changes"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json", description = "The call does not have two parties"),
     (status = 422, body = Problem, content_type = "application/problem+json", description = "The descriptions do not match")))]
@@ -199,7 +199,7 @@ impl Description {
                 if sides[0].interface.is_some() != sides[1].interface.is_some() {
                     return Err(Problem::value(
                         "interface",
-                        "set for one side only",
+                        "it is set for only one side",
                         "set for both sides, or for neither",
                     ));
                 }
@@ -211,8 +211,10 @@ impl Description {
                 options: read_options(options.unwrap_or_default())?,
             }),
             _ => {
-                let problem =
-                    Problem::new(StatusCode::BAD_REQUEST, "the parties are not described");
+                let problem = Problem::new(
+                    StatusCode::BAD_REQUEST,
+                    "the request does not describe the parties",
+                );
                 Err(problem.about("sides", "sides; or offer and answer, with options"))
             }
         }
@@ -247,7 +249,7 @@ fn begin(
     if service.calls.view(id).is_some() {
         let problem = Problem::new(
             StatusCode::CONFLICT,
-            format!("{id}: the call already exists"),
+            format!("the call {id} already exists"),
         );
         return Err(problem.about("id", "an id that no call has"));
     }
@@ -284,7 +286,7 @@ fn tags(service: &Service, id: &CallId) -> Result<[String; 2], Problem> {
         return Err(unknown(id));
     }
     tags_of(service, id).ok_or_else(|| {
-        let detail = format!("{id}: the call does not have two connected parties");
+        let detail = format!("the call {id} does not have two connected parties");
         Problem::new(StatusCode::CONFLICT, detail)
     })
 }
@@ -333,7 +335,7 @@ fn exchange(
             let none = || {
                 Problem::new(
                     StatusCode::UNPROCESSABLE_ENTITY,
-                    "no codec is left to offer",
+                    "no codec remains for the offer",
                 )
             };
             b.answer(version, codecs)
@@ -423,7 +425,8 @@ fn random() -> u128 {
 }
 
 /// Description of the allowed codecs of the second side, for errors.
-const CONVERTED: &str = "that of the first side, or one of PCMU, PCMA, G722, L16, L24, opus if the first side has one of these";
+const CONVERTED: &str = "the codec of the first side; or any of PCMU, PCMA, G722, L16, L24 and opus if the first side also has one of \
+these";
 /// Keys that `options` may not contain, because this module sets them.
 const OWN: [&str; 7] = [
     "command",

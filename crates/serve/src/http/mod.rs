@@ -76,14 +76,17 @@ impl Http {
     /// The token cannot be read, or the address cannot be bound.
     pub(super) fn open(spec: &HttpSpec) -> miette::Result<Http> {
         let guard = match &spec.token_file {
-            Some(path) => Guard::read(path)
-                .into_diagnostic()
-                .wrap_err_with(|| format!("--http-token-file (token-file) {}", path.display()))?,
+            Some(path) => Guard::read(path).into_diagnostic().wrap_err_with(|| {
+                format!(
+                    "cannot use the token in --http-token-file (token-file) {}",
+                    path.display()
+                )
+            })?,
             None => Guard::Local,
         };
         let listener = TcpListener::bind(spec.listen)
             .into_diagnostic()
-            .wrap_err_with(|| format!("HTTP at {}: cannot be bound", spec.listen))?;
+            .wrap_err_with(|| format!("cannot listen for HTTP at {}", spec.listen))?;
         Ok(Http { listener, guard })
     }
 

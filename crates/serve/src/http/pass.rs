@@ -182,7 +182,9 @@ fn response(back: Back) -> Result<Response, Problem> {
         body,
     } = back
     else {
-        return Err(bad(format!("another node has answered with {back:?}")));
+        return Err(bad(format!(
+            "another node sent an unexpected answer: {back:?}"
+        )));
     };
     let mut built = Response::builder().status(status);
     for (name, value) in [(CONTENT_TYPE, content_type), (LOCATION, location)] {

@@ -28,8 +28,7 @@ impl CallRecord {
     /// Parses the settings. The configuration supplies absent ones.
     pub(super) fn read(&self, service: &Service) -> Result<RecordSpec, Problem> {
         let Some((folder, format)) = service.media.on_demand() else {
-            let detail =
-                "no recordings are made here: the gateway needs `recording-dir` or `record`";
+            let detail = "this gateway does not record calls, because its configuration has neither `recording-dir` nor `record`";
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail);
             return Err(problem.about("record", "omit this member"));
         };

@@ -183,7 +183,7 @@ fn asked(query: &str) -> Result<Asked, Problem> {
     (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 416, body = Problem, content_type = "application/problem+json"),
     (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 502, body = Problem, content_type = "application/problem+json", description = "The store refuses to return it"),
+    (status = 502, body = Problem, content_type = "application/problem+json", description = "The store refuses to return the recording"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "The disk or the store does not answer")))]
 pub(super) async fn read(
     State(app): State<App>,
@@ -221,7 +221,7 @@ pub(super) async fn read(
         let text = format!("bytes {}-{}/{length}", range.first, range.end - 1);
         response = response.header(CONTENT_RANGE, text);
     }
-    tracing::debug!(id = entry.id, "reading a recording");
+    tracing::debug!(id = entry.id, "a client reads a recording");
     let body = body(opened.pieces(range.first, range.end));
     response.body(body).map_err(|error| {
         let detail = format!("{id}: {error}");
@@ -288,7 +288,7 @@ fn body(pieces: Pieces) -> Body {
     params(("id" = String, Path, description = "Id in the list")), responses((status = 204),
     (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json", description = "The file is being written or sent to the store"),
-    (status = 502, body = Problem, content_type = "application/problem+json", description = "The store refuses to delete it"),
+    (status = 502, body = Problem, content_type = "application/problem+json", description = "The store refuses to delete the recording"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "The store does not answer")))]
 pub(super) async fn delete(
     State(app): State<App>,
@@ -297,10 +297,10 @@ pub(super) async fn delete(
     let conflict = |why: &str| Problem::new(StatusCode::CONFLICT, format!("{id}: {why}"));
     match within(app.recorder.delete(&id)).await? {
         Ok(Deleted::Gone) => Ok(StatusCode::NO_CONTENT),
-        Ok(Deleted::Grows) => Err(conflict("it is being written")),
-        Ok(Deleted::OnItsWay) => Err(conflict("it is on its way to the store")),
+        Ok(Deleted::Grows) => Err(conflict("the recording is being written")),
+        Ok(Deleted::OnItsWay) => Err(conflict("the recording is being sent to the store")),
         Ok(Deleted::Refused(error)) => {
-            let detail = format!("{id}: the store refuses to delete it: {error}");
+            let detail = format!("the store refuses to delete the recording {id}: {error}");
             Err(Problem::new(status_of(&error), detail))
         }
         // The recorder does not know the file, or does not run.
@@ -327,7 +327,7 @@ pub(super) async fn change_stream(
     match told {
         Ok(true) => Ok(StatusCode::NO_CONTENT),
         _ => {
-            let detail = format!("{name}: the stream has no `record`, or does not run here");
+            let detail = format!("the stream {name} has no `record`, or does not run on this node");
             Err(Problem::new(StatusCode::CONFLICT, detail))
         }
     }

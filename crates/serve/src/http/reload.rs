@@ -28,11 +28,17 @@ pub(super) struct Reloaded {
 /// mistakes, or a change needs a restart, nothing is applied.
 #[utoipa::path(post, path = "/v1/reload", tag = "relay", responses(
     (status = 200, body = Reloaded),
-    (status = 409, body = Problem, content_type = "application/problem+json", description = "There is no file, or a change needs a restart"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "The process has no configuration file, or a \
+    change needs a restart"),
     (status = 422, body = Problem, content_type = "application/problem+json", description = "The file has mistakes")))]
 pub(super) async fn reload(State(app): State<App>) -> Result<axum::Json<Reloaded>, Problem> {
     let told = within(app.reloads.ask()).await?;
-    let gone = |_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the process ends");
+    let gone = |_| {
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the process is about to end",
+        )
+    };
     let done = told.map_err(gone)?.map_err(|refused| {
         let status = match refused {
             NotReloaded::NoFile | NotReloaded::NeedsRestart(_) => StatusCode::CONFLICT,

@@ -123,10 +123,12 @@ pub(super) async fn list(State(app): State<App>) -> axum::Json<Streams> {
 /// A stream's last seconds
 #[utoipa::path(get, path = "/v1/streams/{name}/history", tag = "streams", params(
     ("name" = String, Path, description = "Name in the configuration"),
-    ("seconds" = Option<u32>, Query, minimum = 1, maximum = 86400, description = "Number of seconds; default 600. More only if `[history]` keeps them"),
-    ("until" = Option<u64>, Query, description = "Up to this time, s since 1970; default now"),
+    ("seconds" = Option<u32>, Query, minimum = 1, maximum = 86400, description = "Number of seconds; default 600. More than 600 only if \
+    `[history]` stores them on the disk"),
+    ("until" = Option<u64>, Query, description = "End of the time span, s since 1970; default now"),
     ("step" = Option<u32>, Query, minimum = 1, maximum = 3600,
-        description = "Number of seconds merged into one value, with the highest levels and jitter and the sum of packets and losses; default 1")),
+        description = "Number of seconds for each value. A value has the highest level and jitter, and the sum of packets and losses; \
+        default 1")),
     responses((status = 200, body = History),
     (status = 400, body = Problem, content_type = "application/problem+json"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
@@ -169,7 +171,7 @@ pub(super) async fn reset_loudness(
     if app.view.read(|seen| seen.find(&name).is_none()) {
         return Err(unknown(&name));
     }
-    let detail = format!("{name}: nothing was measured yet");
+    let detail = format!("the stream {name} was not measured yet");
     Err(Problem::new(StatusCode::CONFLICT, detail))
 }
 
@@ -209,7 +211,7 @@ impl Span {
 }
 
 fn unreadable(error: &dyn std::error::Error) -> Problem {
-    let detail = format!("the history cannot be read: {error}");
+    let detail = format!("cannot read the history: {error}");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
 }
 

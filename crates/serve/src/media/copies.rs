@@ -43,7 +43,10 @@ pub(super) fn link(
                 source.copies_to[now.side as usize].push((stream, to));
                 send_list(source);
             }
-            None => tracing::error!(stream = stream.0, "the stream to be copied is gone"),
+            None => tracing::error!(
+                stream = stream.0,
+                "the stream that a subscriber should get no longer exists"
+            ),
         }
     }
 }

@@ -110,7 +110,7 @@ impl MediaWorkers {
                 }
             }
             Err(error) => {
-                tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: the stream starts from scratch");
+                tracing::warn!(stream = stream.0, %error, "cannot use the saved state of a stream, so the stream starts from scratch");
             }
         }
     }
@@ -258,7 +258,7 @@ impl StateSaver {
                     self.go_on(now_ns, stream, spec, session, (state, before));
                 }
                 Err(error) => {
-                    tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: the stream starts from scratch");
+                    tracing::warn!(stream = stream.0, %error, "cannot use the saved state of a stream, so the stream starts from scratch");
                 }
             }
         }
@@ -324,7 +324,7 @@ impl StateSaver {
             _ => Ok(()),
         };
         if let Err(error) = restored {
-            tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: the stream starts from scratch");
+            tracing::warn!(stream = stream.0, %error, "cannot use the saved state of a stream, so the stream starts from scratch");
         }
         // Apply the current keys: they may have changed since the state was saved, and a state of plain audio has none.
         for side in Side::BOTH {

@@ -480,7 +480,7 @@ pub(super) mod tests {
         assert_eq!(
             error.to_string(),
             format!(
-                "saved in version {}, this program reads version {}",
+                "the state was saved in format version {}, but this program reads version {}",
                 FORMAT.version + 1,
                 FORMAT.version
             )
@@ -702,7 +702,7 @@ pub(super) mod tests {
         let digit = at.expect("the name") + b"AEAD_AES_".len();
         bytes[digit..digit + 3].copy_from_slice(b"256");
         let error = StreamState::from_bytes(&bytes);
-        let reason = "a key of a wrong length".to_owned();
+        let reason = "the length of a key does not fit its crypto suite".to_owned();
         assert_eq!(error, Err(FormatError::Damaged(reason)));
     }
 

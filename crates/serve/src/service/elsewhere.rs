@@ -121,7 +121,8 @@ impl Service {
             }
             Back::InHand => self.send_to(Err(Unreplied::InHand), to),
             other => {
-                let reply = Reply::Error(format!("another node has answered with {other:?}"));
+                let reply =
+                    Reply::Error(format!("another node sent an unexpected answer: {other:?}"));
                 let reply = self.requests.finish(ticket, reply);
                 self.send_to(Ok(reply), to);
             }
@@ -229,7 +230,7 @@ impl Service {
             }
             Claimed::Taken { by } => {
                 tracing::info!(call = %id, node = by, "another node owns the call: this node ends its copy");
-                self.give_up(&id, Err(format!("node {by} has the call")));
+                self.give_up(&id, Err(format!("node {by} owns the call")));
             }
         }
     }
@@ -323,6 +324,6 @@ impl Service {
     }
 }
 
-const LEFT: &str = "the call continues at another node";
+const LEFT: &str = "the call continues on another node";
 const NO_STORE: &str =
-    "etcd does not answer, so new calls are refused ([cluster] calls-on-isolation)";
+    "etcd does not answer, so this node refuses new calls ([cluster] calls-on-isolation)";

@@ -184,7 +184,7 @@ impl Service {
         } = preparing;
         self.close(&service);
         if let Err(error) = self.open_home(&service, &interfaces) {
-            tracing::error!(service, %error, "cannot open ports");
+            tracing::error!(service, %error, "cannot open the ports of a service");
             return;
         }
         let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) else {
@@ -223,7 +223,7 @@ impl Service {
             is_last,
         } = taking;
         if is_first && let Err(error) = self.begin_service(&service, &interfaces, fence) {
-            tracing::error!(service, %error, "cannot open ports: the service's calls are lost");
+            tracing::error!(service, %error, "cannot open the ports of a service, so its calls are lost");
             return;
         }
         self.homes.late_packets = late_packets;
@@ -240,7 +240,7 @@ impl Service {
                 Ok(None) => {}
                 Err(error) => {
                     lost += 1;
-                    tracing::error!(service, error, "cannot continue a call");
+                    tracing::error!(service, error, "cannot continue a call of a service");
                 }
             }
         }
@@ -263,14 +263,20 @@ impl Service {
         let gone_on = gone_on.len();
         let ms = clock_now_ns().saturating_sub(begun_ns) / 1_000_000;
         if is_last {
-            tracing::info!(service, calls = gone_on, lost, ms, "took over a service")
+            tracing::info!(
+                service,
+                calls = gone_on,
+                lost,
+                ms,
+                "took over all calls of a service"
+            )
         } else {
             tracing::debug!(
                 service,
                 calls = gone_on,
                 lost,
                 ms,
-                "took over calls of a service"
+                "took over some calls of a service"
             )
         }
     }
@@ -443,5 +449,7 @@ impl Service {
     }
 }
 
-const NO_COPY: &str = "the position of its SRTP streams is unknown, because two nodes have ended";
-const AWAY: &str = "this node's service addresses are elsewhere ([cluster] service-addresses)";
+const NO_COPY: &str =
+    "the position of the call's SRTP streams is unknown, because two nodes have ended";
+const AWAY: &str =
+    "another node has the service addresses of this node ([cluster] service-addresses)";

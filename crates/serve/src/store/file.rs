@@ -86,11 +86,11 @@ impl Saved {
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
-    #[error("--state {}: cannot be opened: {error}", .path.display())]
+    #[error("cannot open --state {}: {error}", .path.display())]
     Open { path: PathBuf, error: io::Error },
-    #[error("--state {}: another process has it open", .path.display())]
+    #[error("cannot use --state {}: another process uses the file", .path.display())]
     InUse { path: PathBuf },
-    #[error("--state {}: damaged, or not a file of threadbare: {reason}", .path.display())]
+    #[error("cannot use --state {}: the file is damaged, or not a state file of threadbare: {reason}", .path.display())]
     Damaged { path: PathBuf, reason: String },
 }
 
@@ -118,11 +118,11 @@ impl FileError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
             FileError::Open { .. } => {
-                "the folder must exist and be writable; or start with --no-state: then calls end with the process"
+                "the folder must exist and be writable; or use --no-state, with which calls end with the process"
             }
-            FileError::InUse { .. } => "only one process can use a file; give each its own file",
+            FileError::InUse { .. } => "give each process its own file",
             FileError::Damaged { .. } => {
-                "to start without the calls in the file, move it away, or use another name"
+                "to start without the calls in the file, rename the file, or use another file"
             }
         }
     }
@@ -152,7 +152,7 @@ impl StateFile {
                 let aside = path.with_added_extension("damaged");
                 std::fs::rename(path, &aside).map_err(|error| FileError::open(path, error))?;
                 let (file, aside) = (path.display(), aside.display());
-                tracing::error!(%file, %aside, reason, "the file of saved calls is damaged: it is renamed, and the calls in it are lost");
+                tracing::error!(%file, %aside, reason, "the state file is damaged: it was renamed, and its calls are lost");
                 read(path)?
             }
             read => read?,

@@ -1,13 +1,13 @@
-//! Target `srtp`: byte 0 selects the suite and the length of the key's identifier. Then steps follow, each with a kind, a length
-//! and the bytes.
+//! Target `srtp`: byte 0 selects the suite and the length of the key's identifier. The following bytes are steps, each with a
+//! kind, a length and its own bytes.
 
 use crate::{
     Crypto, MASTER_KEY_BYTES_MAX, MKI_BYTES_MAX, MasterKey, Mki, ProtectError,
     RTCP_TRAILER_BYTES_MAX, Receiver, Sender, Suite, UnprotectError,
 };
 
-/// A refused packet changes nothing; a protected one is restored unchanged, once; packets of another key are refused. Keys from
-/// SDP are parsed from their text.
+/// Checks that a refused packet changes nothing, that a protected packet is restored unchanged and only once, and that packets of
+/// another key are refused. Keys from SDP are parsed from their text.
 pub fn srtp(data: &[u8]) {
     let Some((&suite, mut data)) = data.split_first() else {
         return;
@@ -48,7 +48,7 @@ pub fn srtp(data: &[u8]) {
 type Protect = fn(&mut Sender, &mut [u8], usize) -> Result<usize, ProtectError>;
 type Unprotect = fn(&mut Receiver, &mut [u8]) -> Result<usize, UnprotectError>;
 
-/// The bytes arrive unchanged.
+/// Treats the bytes as a received datagram.
 fn received(receiver: &mut Receiver, bytes: &[u8], unprotect: Unprotect) {
     let before: Vec<_> = receiver.sources().collect();
     let mut packet = bytes.to_vec();
@@ -61,7 +61,7 @@ fn received(receiver: &mut Receiver, bytes: &[u8], unprotect: Unprotect) {
     }
 }
 
-/// The bytes are a valid packet, which must arrive.
+/// Protects the bytes if they are a valid packet. The packet must then arrive.
 fn carried(
     (sender, receiver): &mut (Sender, Receiver),
     bytes: &[u8],
@@ -86,7 +86,7 @@ fn carried(
     assert!(sender.sources().eq(receiver.sources()));
 }
 
-/// The bytes are the value of an attribute.
+/// Treats the bytes as the value of an attribute.
 fn attribute(bytes: &[u8]) {
     let Ok(value) = str::from_utf8(bytes) else {
         return;

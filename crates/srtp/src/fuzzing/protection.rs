@@ -1,4 +1,5 @@
-//! Target `protection`: byte 0 selects the suite; then steps follow, each with a kind, an argument, a length and the bytes.
+//! Target `protection`: byte 0 selects the suite. The following bytes are steps, each with a kind, an argument, a length and its
+//! own bytes.
 
 use crate::{
     Keys, MASTER_KEY_BYTES_MAX, MasterKey, Protection, ProtectionState, RTCP_TRAILER_BYTES_MAX,
@@ -6,8 +7,8 @@ use crate::{
 };
 use threadbare_rtp_types::packet::Channel;
 
-/// A party and the relay change their keys, and the relay's process is replaced now and then. Packets protected by one are
-/// accepted by the other, once. A refused packet changes only a count. No index decreases under a key, so that none is used
+/// A party and the relay change their keys, and the relay's process is replaced now and then. Each accepts the packets that the
+/// other has protected, once. A refused packet changes only a count. No index decreases under a key, so that no index is used
 /// twice.
 pub fn protection(data: &[u8]) {
     let Some((&suite, mut data)) = data.split_first() else {
@@ -32,10 +33,10 @@ pub fn protection(data: &[u8]) {
 struct Pair {
     suite: Suite,
     sides: [Protection; 2],
-    /// Number of the present keys. Keys with an earlier number are not used again.
+    /// Number of the present keys. Earlier keys are not used again.
     number: u8,
-    /// Sides whose packets of the last key have arrived: before that, a state does not show whether its rollover counters
-    /// continue.
+    /// Whether packets of the last key from each side have arrived. Before that, a state does not show whether the rollover
+    /// counters of the side continue.
     is_settled: [bool; 2],
     now_ns: u64,
 }
@@ -63,7 +64,7 @@ impl Pair {
         }
     }
 
-    /// Passes a packet of a sender without the keys.
+    /// Passes on a packet of a sender that does not have the keys.
     fn forged(&mut self, bytes: &[u8]) {
         let before = (self.sides[0].snapshot(), refused(&self.sides[0]));
         let mut datagram = bytes.to_vec();
@@ -73,7 +74,7 @@ impl Pair {
         assert_eq!(after, (before.0, before.1 + 1));
     }
 
-    /// Passes a packet of this side to the other one.
+    /// Passes a packet of this side on to the other one.
     fn carried(&mut self, from: usize, bytes: &[u8]) {
         let mut packet = bytes.to_vec();
         packet.resize(bytes.len() + RTCP_TRAILER_BYTES_MAX, 0);
@@ -101,8 +102,8 @@ impl Pair {
         );
     }
 
-    /// Both sides change their keys. Rollover counters continue. A restart at zero cannot be tested: a report or another source
-    /// may arrive first, and does not show the restart.
+    /// Changes the keys of both sides. Rollover counters continue. A restart at zero cannot be tested here: a report or another
+    /// source may arrive first, and does not show the restart.
     fn change_keys(&mut self) {
         let Some(number) = self.number.checked_add(1) else {
             return;
@@ -114,12 +115,12 @@ impl Pair {
         }
     }
 
-    /// Continues both sides in other processes. `packets` more RTCP packets count as sent.
+    /// Continues both sides in other processes. `packets` further RTCP packets count as sent.
     fn restart(&mut self, packets: u32) {
         if self.is_settled != [true; 2] {
             return;
         }
-        // The party's numbers continue, too: earlier ones have arrived or never will.
+        // The numbers of the party continue, too, because earlier packets have arrived by now or never will.
         for (side, rtcp_packets) in self.sides.iter_mut().zip([packets, 0]) {
             let before = side.snapshot();
             let unsaved = Unsaved {
@@ -150,7 +151,7 @@ fn refused(protection: &Protection) -> u64 {
     stats.unauthentic + stats.replayed + stats.malformed + stats.too_many_sources
 }
 
-/// No index of sent packets decreases.
+/// Asserts that no index of sent packets decreases.
 fn forward(before: &ProtectionState, after: &ProtectionState) {
     for sent in &before.sent {
         let now = after.sent.iter().find(|now| now.ssrc == sent.ssrc);

@@ -1,4 +1,4 @@
-//! Keys that change while packets are on the way, and states that outlive the process.
+//! Keys that change while packets are in flight, and states that outlive the process.
 
 use threadbare_rtp_types::packet::Channel;
 use threadbare_srtp::{
@@ -14,7 +14,7 @@ fn keys(suite: Suite, receive: u8) -> Keys {
     }
 }
 
-/// Packets over a wrap of the number: the first has 65,530.
+/// Protects packet `number`. Sequence numbers wrap around, because the first packet has 65,530.
 fn packet(sender: &mut Sender, number: u32) -> Vec<u8> {
     let seq = SeqNum(65_530).plus(number as u16);
     protect_rtp(sender, &rtp(SSRC, seq, number))
@@ -25,7 +25,7 @@ fn packet(sender: &mut Sender, number: u32) -> Vec<u8> {
 fn rollover_counter_of_a_new_key_continues_or_restarts() {
     for suite in Suite::ALL {
         for rollover in [Rollover::Kept, Rollover::Reset] {
-            // The party uses a protection, too: its packets are the ones that we receive.
+            // The party uses a protection, too. Its packets are the ones that we receive.
             let mut party = Protection::new(Keys {
                 receive: key(suite, 200),
                 send: key(suite, 1),
@@ -97,7 +97,7 @@ fn old_key_ends_some_time_after_the_new_one_was_used_or_at_the_maximum_time() {
 }
 
 #[test]
-fn packets_that_may_have_left_are_not_protected_again() {
+fn packets_that_may_have_been_sent_are_not_protected_again() {
     for suite in Suite::ALL {
         let mut before = Protection::new(keys(suite, 1));
         let protect = |protection: &mut Protection, packet: &[u8]| {
@@ -118,7 +118,7 @@ fn packets_that_may_have_left_are_not_protected_again() {
             rtcp_packets: 100,
         };
         let mut after = Protection::restore(&state, unsaved).expect("a state");
-        // 65,530 and ten: over the wrap.
+        // Ten packets after 65,530, the numbers have wrapped.
         protect(&mut after, &rtp(SSRC, SeqNum(4), 2)).expect_err("it may have left");
         protect(&mut after, &rtp(SSRC, SeqNum(5), 2)).expect("it is new");
         protect(&mut after, &rtcp(SSRC, 2)).expect("it leaves");
@@ -138,9 +138,9 @@ fn packets_that_may_have_left_are_not_protected_again() {
     }
 }
 
-/// The second byte is that of a sender report: only the port determines the contents.
+/// The second byte is that of a sender report. But without mux, only the port determines the contents.
 #[test]
-fn rtp_with_numbers_of_rtcp_is_rtp_on_a_port_without_mux() {
+fn payload_types_64_to_95_are_rtp_on_a_port_without_mux() {
     for suite in Suite::ALL {
         let mut packet = rtp(SSRC, SeqNum(1), 1);
         packet[1] = 0x80 | 72;

@@ -6,7 +6,7 @@ use threadbare_srtp::{ProtectError, UnprotectError};
 
 use super::*;
 
-/// A receiver in the middle of a stream, and its next packets: RTP, RTCP.
+/// Returns a receiver in the middle of a stream, and its next packets: RTP, RTCP.
 fn under_way(suite: Suite) -> (Receiver, [Vec<u8>; 2]) {
     let (mut sender, mut receiver) = pair(suite);
     for number in 0..3 {
@@ -53,7 +53,7 @@ fn a_flipped_bit_anywhere_is_refused_and_changes_nothing() {
                 );
             }
         }
-        // The genuine ones still arrive.
+        // The genuine packets still arrive.
         for (is_rtcp, mut packet) in [(false, next[0].clone()), (true, next[1].clone())] {
             unprotect(&mut receiver, is_rtcp, &mut packet).expect("it arrives");
         }
@@ -119,7 +119,7 @@ proptest! {
         if let Some(first) = packet.first_mut().filter(|_| likely) {
             *first = 0x80 | *first & 0x1f;
         }
-        // With the shortest tag, one in 2^32 is.
+        // With the shortest tag, one forged packet in 2^32 is accepted.
         prop_assert!(unprotect(&mut receiver, is_rtcp, &mut packet.clone()).is_err());
         prop_assert_eq!(receiver.sources().count(), 0);
         let before = packet.clone();
@@ -168,7 +168,7 @@ fn truncated_packet_is_refused_with_its_lengths() {
     assert!(sender.protect_rtp(&mut [0x80; 40], usize::MAX).is_err());
     assert_eq!(
         no_room.to_string(),
-        "buffer of 40 bytes, the protected packet needs 41"
+        "the buffer has 40 bytes, but the protected packet needs 41"
     );
     assert_eq!(sender.sources().count() + receiver.sources().count(), 0);
 }

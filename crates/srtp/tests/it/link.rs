@@ -31,8 +31,8 @@ fn suite() -> impl Strategy<Value = Suite> {
     prop::sample::select(&Suite::ALL[..])
 }
 
-/// Numbers of the delivered packets, in their order of arrival. The first one is never lost: a receiver gets the rollover counter
-/// from it.
+/// Numbers of the delivered packets, in their order of arrival. The first packet is never lost, because the receiver gets the
+/// rollover counter from it.
 fn deliver(fates: &[Fate]) -> Vec<u32> {
     let mut arrivals = vec![(0, 0)];
     let mut number = 1_u32;
@@ -52,7 +52,7 @@ fn deliver(fates: &[Fate]) -> Vec<u32> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// The model knows each packet's number without its wraps, and forgets nothing.
+    /// The model knows the number of each packet without wraps, and forgets nothing.
     #[test]
     fn each_packet_arrives_once_over_any_link(
         suite in suite(),
@@ -76,7 +76,7 @@ proptest! {
             let newest = seen.last().copied();
             let (protected, plain) = &sent[&number];
             let mut buffer = protected.clone();
-            // RFC 3711, section 3.3.1: beyond 2^15 packets, no receiver knows the rollover counter.
+            // After a gap of 2^15 packets or more, no receiver knows the rollover counter (RFC 3711, section 3.3.1).
             if newest.is_some_and(|newest| number.abs_diff(newest) >= 1 << 15) {
                 return Ok(());
             }

@@ -2,6 +2,7 @@
 
 mod change;
 mod forged;
+mod joining;
 mod link;
 mod mki;
 mod restart;
@@ -24,7 +25,7 @@ fn pair(suite: Suite) -> (Sender, Receiver) {
     (Sender::new(&key(suite, 1)), Receiver::new(&key(suite, 1)))
 }
 
-/// An RTP packet with a CSRC, an extension and a payload that identifies the packet.
+/// Returns an RTP packet with a CSRC, an extension and a payload that identifies the packet.
 fn rtp(ssrc: Ssrc, seq: SeqNum, number: u32) -> Vec<u8> {
     let mut packet = vec![0x91, 0];
     packet.extend(seq.0.to_be_bytes());
@@ -35,7 +36,7 @@ fn rtp(ssrc: Ssrc, seq: SeqNum, number: u32) -> Vec<u8> {
     packet
 }
 
-/// A receiver report without blocks, followed by text.
+/// Returns a receiver report without blocks, followed by text.
 fn rtcp(ssrc: Ssrc, number: u32) -> Vec<u8> {
     let mut packet = vec![0x80, 201, 0, 1];
     packet.extend(ssrc.0.to_be_bytes());

@@ -4,7 +4,8 @@ use threadbare_srtp::{Mki, UnprotectError};
 
 use super::*;
 
-/// Bytes between the end of a packet's own part and the identifier: E with the index, and for GCM the tag.
+/// Returns the number of bytes between the end of the packet itself and the identifier. They are E with the index, and for GCM
+/// the tag.
 fn place(suite: Suite, is_rtcp: bool) -> usize {
     let word = if is_rtcp { 4 } else { 0 };
     let is_gcm = matches!(suite, Suite::AeadAes128Gcm | Suite::AeadAes256Gcm);
@@ -39,7 +40,7 @@ fn identifier_has_the_position_of_the_standards() {
                         receiver.unprotect_rtp(packet)
                     }
                 };
-                // An identifier of another key, or none, changes nothing.
+                // A packet with the identifier of another key, or without an identifier, changes nothing.
                 let mut other = marked.clone();
                 other[at] ^= 1;
                 let before = other.clone();

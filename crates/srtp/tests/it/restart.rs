@@ -10,7 +10,7 @@ fn both_sides_continue_after_a_restart() {
         let (mut sender, mut receiver) = pair(suite);
         let old = protect_rtp(&mut sender, &rtp(SSRC, SeqNum(60_000), 1));
         for number in (60_000..140_000_u32).step_by(10_000) {
-            // The first one has arrived already.
+            // The first packet has already arrived.
             let packet = rtp(SSRC, SeqNum(number as u16), number);
             let mut protected = match number {
                 60_000 => old.clone(),
@@ -28,7 +28,7 @@ fn both_sides_continue_after_a_restart() {
         for state in receiver.sources() {
             receiver_again.restore(state).expect("a new receiver");
         }
-        // Either side may have restarted.
+        // Either side may have been restarted.
         let packet = rtp(SSRC, SeqNum(140_000_u32 as u16), 7);
         let report = rtcp(SSRC, 7);
         let rtp_packets = [
@@ -55,12 +55,12 @@ fn both_sides_continue_after_a_restart() {
     }
 }
 
-/// RFC 3711, section 3.3.2: a missing packet within the window is accepted, and none twice.
+/// RFC 3711, section 3.3.2: a missing packet within the window is accepted, but no packet is accepted twice.
 #[test]
 fn packet_delayed_over_a_restart_is_accepted_once() {
     for suite in Suite::ALL {
         let (mut sender, mut receiver) = pair(suite);
-        // Over the wrap, and out of order.
+        // The packets' numbers wrap, and the packets arrive out of order.
         let mut packets: Vec<Vec<u8>> = (65_500..65_600_u32)
             .map(|number| protect_rtp(&mut sender, &rtp(SSRC, SeqNum(number as u16), number)))
             .collect();
@@ -88,7 +88,7 @@ fn packet_delayed_over_a_restart_is_accepted_once() {
 }
 
 #[test]
-fn without_its_rollover_counter_a_stream_is_not_understood() {
+fn without_the_rollover_counter_a_stream_cannot_be_decrypted() {
     let (mut sender, _) = pair(Suite::AesCm128HmacSha1_80);
     for seq in [0, 30_000, 60_000] {
         protect_rtp(&mut sender, &rtp(SSRC, SeqNum(seq), 1));

@@ -116,7 +116,7 @@ impl PipelineFilter {
                 self.has_failed = true;
                 // Counts only if no element has posted a reason.
                 self.reports.fail(&format!(
-                    "the pipeline's elements refuse the audio: {error}"
+                    "the elements of `pipeline` refuse the audio: {error}"
                 ));
             }
         }
@@ -131,8 +131,9 @@ impl PipelineFilter {
         pcm.extend(done.samples.drain(..frames * channels));
         self.frames_out += frames as u64;
         if std::mem::take(&mut done.dropped) > 0 {
-            self.reports
-                .warn("the pipeline makes more audio than it gets; the excess is dropped");
+            self.reports.warn(
+                "the elements of `pipeline` output more audio than they get; the excess is dropped",
+            );
         }
     }
 }
@@ -192,7 +193,7 @@ fn entry(first: &gst::Element) -> Result<gst::Pad, glib::BoolError> {
     let sink = first.static_pad("sink");
     let sink = sink.ok_or_else(|| glib::bool_error!("audioconvert has no sink pad"))?;
     pad.link(&sink)
-        .map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+        .map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
     pad.set_active(true)?;
     Ok(pad)
 }
@@ -221,7 +222,7 @@ fn exit(last: &gst::Element, done: Arc<Mutex<Done>>) -> Result<gst::Pad, glib::B
     let src = src.ok_or_else(|| glib::bool_error!("capsfilter has no source pad"))?;
     pad.set_active(true)?;
     src.link(&pad)
-        .map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+        .map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
     Ok(pad)
 }
 

@@ -15,16 +15,17 @@ use threadbare_rtp::call::{LegId, LineState, Session, SessionConfig, SessionErro
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
+use threadbare_rtp::srtp::{Keys, MasterKey};
 use threadbare_runtime::clock_now_ns;
 
 pub use self::prepare::Preparer;
 use self::spec::{Common, fallbacks, heard_by, legs};
 pub use self::spec::{recorded_format, recorded_sample_bytes};
 use crate::description::{self, DescriptionError};
-use crate::event::{Event, Prepared, RunId};
+use crate::event::{Event, Prepared, RunId, StreamKeys};
 use crate::order::Carried;
 use crate::stats::StreamStats;
-use threadbare_config::{Contexts, InputSpec, Rtcp, StreamSpec};
+use threadbare_config::{Contexts, Destination, InputSpec, Rtcp, StreamSpec};
 use threadbare_process::limit::{LineLimit, Verdict};
 use threadbare_process::system::{random_number, unix_at_zero_ns};
 
@@ -87,6 +88,8 @@ pub struct Beginning<'a> {
 #[derive(Debug)]
 pub struct RunningLine {
     handle: Option<CallHandle<AudioSession>>,
+    /// Whether the output is SRTP.
+    encrypts: bool,
 }
 
 impl Lines {
@@ -157,6 +160,9 @@ impl Lines {
             line.set_filter(LegId::A, filter);
         }
         let mut line = AudioSession::new(line, self.slice).publish_to(snapshot, pace);
+        for (leg, keys) in leg_keys(spec, prepared.to.is_some(), prepared.keys) {
+            line = line.with_keys(leg, keys);
+        }
         if is_held {
             line = line.held();
         }
@@ -180,8 +186,33 @@ impl Lines {
         let handle = engine.create(spec.name.clone(), ports, line)?;
         Ok(RunningLine {
             handle: Some(handle),
+            encrypts: spec.srtp.output.is_some(),
         })
     }
+}
+
+/// Returns the keys of the legs that are SRTP. `has_target`: the stream sends to another party, which is the second leg.
+fn leg_keys(spec: &StreamSpec, has_target: bool, keys: StreamKeys) -> Vec<(LegId, Keys)> {
+    let both = |receive: &MasterKey, send: &MasterKey| Keys {
+        receive: receive.clone(),
+        send: send.clone(),
+    };
+    let one = |key: MasterKey| both(&key, &key);
+    let mut all = Vec::new();
+    match (&keys.input, &keys.output) {
+        (Some(input), Some(output)) if spec.destination == Destination::Latched => {
+            all.push((LegId::A, both(input, output)));
+        }
+        (Some(input), _) => all.push((LegId::A, both(input, input))),
+        (None, _) => {}
+    }
+    if let Some(output) = keys.output.filter(|_| has_target) {
+        all.push((LegId::B, one(output)));
+    }
+    let first = if has_target { 2 } else { 1 };
+    let fallbacks = (first..).map(LegId).zip(keys.fallbacks);
+    all.extend(fallbacks.filter_map(|(leg, key)| Some((leg, one(key?)))));
+    all
 }
 
 /// Opens the ports of the stream's own sender, and then those of its fallbacks.
@@ -227,7 +258,7 @@ impl EventLog {
             SessionEvent::PayloadType(_, payload_type) => tracing::warn!(
                 stream,
                 %payload_type,
-                "dropping packets of this payload type: the stream does not have it"
+                "dropping packets with a payload type that the stream does not have"
             ),
             SessionEvent::Leg(LegId::A, LegEvent::Source { address, ssrc, .. }) => {
                 tracing::debug!(stream, %address, %ssrc, "a source sends");
@@ -235,6 +266,11 @@ impl EventLog {
                     let _ = self.events.send(Event::Heard { run: self.run });
                 }
             }
+            SessionEvent::Unauthentic(leg) => tracing::warn!(
+                stream,
+                leg = leg.0,
+                "refusing SRTP packets that are not authentic: the party has another key or another suite, or sends plain RTP"
+            ),
             SessionEvent::Input(switch) => self.log_switch(*switch),
             _ => {}
         }
@@ -249,9 +285,21 @@ impl EventLog {
         let stream = &self.stream;
         let [from, to] = [switch.from, switch.to].map(|input| self.inputs.get(input));
         if switch.is_recovery() {
-            tracing::info!(stream, from, to, suppressed, "a better input is back")
+            tracing::info!(
+                stream,
+                from,
+                to,
+                suppressed,
+                "the stream returns to a better input"
+            )
         } else {
-            tracing::warn!(stream, from, to, suppressed, "the input is silent")
+            tracing::warn!(
+                stream,
+                from,
+                to,
+                suppressed,
+                "the input is silent, so another one replaces it"
+            )
         }
     }
 }
@@ -299,10 +347,14 @@ impl RunningLine {
         }
     }
 
-    /// Stops the stream between two packets, without a BYE. Returns its state for another process. `None`: the stream is gone.
+    /// Stops the stream between two packets, without a BYE. Returns its state for another process. `None`: the stream is gone, or
+    /// its output is SRTP: the next process then uses another SSRC, and so encrypts nothing with the same key stream.
     #[must_use]
     pub fn hand_over(mut self) -> Option<LineState> {
         let line = self.handle.take()?.remove()?;
+        if self.encrypts {
+            return None;
+        }
         Some(line.session().state(clock_now_ns()))
     }
 

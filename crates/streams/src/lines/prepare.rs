@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 
-use crate::event::{Event, Prepared, RunId};
+use crate::event::{Event, Prepared, RunId, StreamKeys};
 use threadbare_audio_file::clip::Clips;
-use threadbare_config::{Destination, InputSpec, StreamSpec};
+use threadbare_config::{Destination, InputSpec, KeySource, SrtpSpec, StreamSpec};
 
 /// Handle to the thread. The thread answers with [`Event::Prepared`].
 #[derive(Debug)]
@@ -20,6 +20,43 @@ struct Question {
     to: Option<(String, u16)>,
     local: IpAddr,
     files: Vec<PathBuf>,
+    srtp: KeySources,
+}
+
+/// The places of a stream's SRTP keys.
+#[derive(Debug, Default)]
+struct KeySources {
+    own: SrtpSpec,
+    /// Of the fallbacks that are senders.
+    fallbacks: Vec<Option<KeySource>>,
+}
+
+impl KeySources {
+    fn of(spec: &StreamSpec) -> KeySources {
+        let inputs = spec.fallbacks.iter().map(|fallback| &fallback.input);
+        KeySources {
+            own: spec.srtp.clone(),
+            fallbacks: inputs
+                .filter_map(|input| match input {
+                    InputSpec::Rtp { srtp, .. } => Some(srtp.clone()),
+                    InputSpec::Tone(_) | InputSpec::Silence | InputSpec::File(_) => None,
+                })
+                .collect(),
+        }
+    }
+
+    fn are_none(&self) -> bool {
+        self.own == SrtpSpec::default() && self.fallbacks.iter().all(Option::is_none)
+    }
+
+    fn read(&self) -> Result<StreamKeys, String> {
+        let read = |source: &Option<KeySource>| source.as_ref().map(KeySource::read).transpose();
+        Ok(StreamKeys {
+            input: read(&self.own.input)?,
+            output: read(&self.own.output)?,
+            fallbacks: self.fallbacks.iter().map(read).collect::<Result<_, _>>()?,
+        })
+    }
 }
 
 impl Preparer {
@@ -52,15 +89,19 @@ impl Preparer {
         let address =
             |(host, port): &(String, u16)| Some(SocketAddr::new(host.parse().ok()?, *port));
         let to = named.as_ref().and_then(address);
-        if files.is_empty() && to.is_some() == named.is_some() {
-            let clips = Vec::new();
-            return Ok(Some(Prepared { to, clips }));
+        let srtp = KeySources::of(spec);
+        if files.is_empty() && srtp.are_none() && to.is_some() == named.is_some() {
+            return Ok(Some(Prepared {
+                to,
+                ..Prepared::default()
+            }));
         }
         let question = Question {
             run,
             to: named,
             local: spec.listen.ip(),
             files,
+            srtp,
         };
         if self.questions.is_none() {
             self.questions = Some(self.start()?);
@@ -99,13 +140,14 @@ impl Question {
         let to = self.to.as_ref();
         let read = |path: &PathBuf| {
             let clip = clips.get(path);
-            clip.map_err(|error| format!("fallback's file {error}"))
+            clip.map_err(|error| format!("cannot read the file of a fallback: {error}"))
         };
         Ok(Prepared {
             to: to
                 .map(|(host, port)| self.look_up(host, *port))
                 .transpose()?,
             clips: self.files.iter().map(read).collect::<Result<_, _>>()?,
+            keys: self.srtp.read()?,
         })
     }
 

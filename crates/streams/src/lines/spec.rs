@@ -154,7 +154,7 @@ fn leg(
 ) -> LegConfig {
     LegConfig {
         ssrc: Ssrc(0),
-        first_seq: SeqNum(random() as u16),
+        first_seq: first_seq(spec, random()),
         cname: common.cname_of(spec),
         seed: random(),
         ntp_at_zero: common.ntp_at_zero,
@@ -180,6 +180,13 @@ fn leg(
         },
         profile: Profile::Avp,
     }
+}
+
+/// Returns the first sequence number. With SRTP, it is below 2^15, because a receiver that misses the packets before a wrap cannot
+/// detect the wrap (RFC 3711, section 3.3.1).
+fn first_seq(spec: &StreamSpec, random: u64) -> SeqNum {
+    let encrypts = spec.srtp.output.is_some();
+    SeqNum(random as u16 & if encrypts { 0x7fff } else { 0xffff })
 }
 
 fn jitter(spec: &StreamSpec) -> jitter::Config {

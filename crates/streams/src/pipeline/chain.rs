@@ -17,7 +17,7 @@ pub enum StockError {
     #[error("the GStreamer element {0} is not installed; `threadbare doctor` names its package")]
     Missing(&'static str),
     /// GStreamer's own elements do not support a setting of the stream.
-    #[error("{0} is not for GStreamer's own elements: run without --stock")]
+    #[error("GStreamer's own elements do not support {0}: run without --stock")]
     Stock(&'static str),
     /// Elements are not installed.
     #[error("GStreamer elements are not installed: {}. `threadbare doctor` names their packages", .0.join(", "))]

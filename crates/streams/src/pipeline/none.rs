@@ -17,7 +17,7 @@ pub struct RunningPipeline(Infallible);
 
 /// Why `--stock` is refused.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("--stock needs GStreamer: {NO_GSTREAMER}")]
+#[error("--stock needs GStreamer, but {NO_GSTREAMER}")]
 pub struct StockError;
 
 /// Refuses to load elements.

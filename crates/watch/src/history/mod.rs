@@ -1,7 +1,7 @@
 //! Stores the seconds of the last day of each stream on disk. Each stream has a file of fixed size.
 //!
-//! Each second, the observing thread queues a minute of seconds for a sixtieth of the streams. It never waits. If the queue is
-//! full, it tries again later, because the seconds stay in memory for ten minutes.
+//! Each second, the observing thread queues the last minute of a sixtieth of the streams. It never waits. If the queue is full,
+//! the thread tries again later, because the seconds stay in memory for ten minutes.
 
 mod ring;
 
@@ -31,7 +31,7 @@ impl History {
     /// Opens a folder, which is created if needed.
     ///
     /// # Errors
-    /// The folder cannot be created or written to, another process uses it, or threads run out.
+    /// Fails if the folder cannot be created or written to, if another process uses it, or if threads run out.
     pub(super) fn open(dir: &Path) -> io::Result<History> {
         std::fs::create_dir_all(dir)?;
         let lock = File::create(dir.join("lock"))?;
@@ -80,7 +80,7 @@ impl Drop for History {
 /// Reads the seconds of a stream with `from_s <= time < until_s`, in order; at most a day.
 ///
 /// # Errors
-/// The stream's file cannot be read.
+/// Fails if the stream's file cannot be read.
 pub(super) fn read(dir: &Path, name: &str, from_s: u64, until_s: u64) -> io::Result<Vec<Second>> {
     match Ring::find(&path(dir, name), name)? {
         Some(ring) => ring.read(from_s, until_s),
@@ -106,7 +106,7 @@ fn write(dir: &Path, batches: &Receiver<Batch>) {
         });
         let first = failed.reduce(|first, _| first);
         match &first {
-            None if !is_well => tracing::info!("the history is written again"),
+            None if !is_well => tracing::info!("writing the history works again"),
             Some((path, error)) if is_well => {
                 let file = path.display();
                 tracing::error!(%file, %error, "cannot write the history");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_streams_that_are_gone_are_removed_after_a_day() {
+    fn files_of_removed_streams_are_deleted_after_a_day() {
         let dir = tempfile::tempdir().expect("a folder");
         let history = History::open(dir.path()).expect("a folder");
         let name: Arc<str> = "news".into();

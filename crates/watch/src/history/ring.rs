@@ -9,7 +9,7 @@
 //! of a decibel, -32768: no value); packets, losses (u16); jitter (u16, tens of us); packets held (u16); flags (u8); sum of the
 //! bytes before (u8).
 //!
-//! A row that was never written, or not in the last day, has the wrong time or sum. The file is sparse, and never grows.
+//! A row that was not written in the last day has the wrong time or sum. The file is sparse, and never grows.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -96,7 +96,8 @@ fn header(name: &str) -> Vec<u8> {
     header.extend(MAGIC);
     header.extend((name.len() as u32).to_le_bytes());
     header.extend(name.bytes());
-    // If the name does not fit, its length and its start must match. The file name has a hash of it.
+    // If the name does not fit into the header, only its length and its start are compared. The file name has a hash of the whole
+    // name.
     header.resize(HEADER_BYTES, 0);
     header
 }

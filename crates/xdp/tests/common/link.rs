@@ -18,7 +18,7 @@ pub(crate) const HERE_V6: &str = "2001:db8::2";
 pub(crate) const THERE_V6: &str = "2001:db8::1";
 /// Both ends have several queues, like network cards.
 const QUEUES: &str = "numrxqueues 2 numtxqueues 2";
-/// Network device of the test's end. Processes and threads that the test starts use it too.
+/// Network device of the test's end. Processes and threads that the test starts are in the same network.
 pub(crate) const DEVICE: &str = "tb-here";
 
 /// The other end of the link: a thread in a separate network, which opens sockets for the tests.
@@ -43,7 +43,8 @@ impl Link {
             unshare(CloneFlags::CLONE_NEWNET).expect("a link");
             tell.send(nix::unistd::gettid()).expect("a link");
             for (address, reply) in orders {
-                // This end of the link can only be configured from this thread. At the first order, the link exists.
+                // Configure this end of the link here, because only this thread can. When the first order arrives, the link
+                // exists.
                 if Command::new("ip")
                     .args(["link", "show", "tb-there"])
                     .output()

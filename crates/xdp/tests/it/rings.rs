@@ -48,7 +48,7 @@ fn modes() -> [Mode; 2] {
     [Mode::Generic, Mode::Native]
 }
 
-/// The peer's ordinary socket verifies the checksums (RFC 768).
+/// The peer's socket is an ordinary one, which verifies the checksums (RFC 768).
 #[test]
 fn rings_receive_datagrams_and_send_answers() {
     let Some(link) = Link::new() else { return };
@@ -85,10 +85,10 @@ fn rings_receive_datagrams_and_send_answers() {
     }
 }
 
-/// A device can receive frames for another machine. A switch sends frames to all its ports if it does not know the right one,
+/// A device can receive frames for another machine: a switch sends a frame to all its ports if it does not know the right port,
 /// and a host may have an outdated neighbour entry.
 #[test]
-fn frames_for_another_machine_are_not_taken() {
+fn frames_for_another_machine_go_to_the_kernel() {
     let Some(link) = Link::new() else { return };
     let (socket, peer) = (port(HERE), link.peer(THERE));
     let local = socket.local_addr().unwrap();
@@ -102,7 +102,7 @@ fn frames_for_another_machine_are_not_taken() {
     let mut lane = xdp.lane().unwrap();
     assert!(lane.enroll(local, 1).unwrap());
     peer.send_to(b"for another", local).unwrap();
-    // To send this, the system resolves the peer's address, and so announces the device's new one.
+    // To send this, the system looks up the peer, and thereby announces the device's new address.
     socket.send_to(b"ask", there).unwrap();
     peer.recv(&mut room).unwrap();
     peer.send_to(b"for this one", local).unwrap();
@@ -118,16 +118,16 @@ fn unmatched_frames_reach_the_sockets() {
     let local = socket.local_addr().unwrap();
     assert!(lane.enroll(local, 1).unwrap());
     let mut room = [0; 4096];
-    // A datagram to another port.
+    // This datagram is for another port.
     peer.send_to(b"other", other.local_addr().unwrap()).unwrap();
     assert_eq!(other.recv(&mut room).unwrap(), 5);
-    // Fragments: the link's packets have 1500 bytes.
+    // This datagram is sent in fragments, because the link's packets have 1500 bytes.
     peer.send_to(&[7; 3000], local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 3000);
-    // A datagram from this machine itself, which does not use the link.
+    // This datagram comes from this machine itself, so it does not use the link.
     other.send_to(b"own", local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 3);
-    // A datagram to a port that has been withdrawn.
+    // This datagram is for a port that has been withdrawn.
     lane.withdraw(local);
     peer.send_to(b"late", local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 4);
@@ -159,7 +159,7 @@ fn datagram_that_a_ring_cannot_send_is_reported() {
     assert!(send(received.from, &[0; 1400]));
 }
 
-/// A flood to one port uses only the port's share of the ring, and its other datagrams go to the port's socket. Other ports
+/// A flood to one port uses only the port's share of the ring. The rest of the flood goes to the port's socket, and other ports
 /// lose nothing.
 #[test]
 fn a_flood_to_one_port_leaves_room_in_the_ring_for_others() {
@@ -206,7 +206,7 @@ fn a_ring_works_again_after_it_was_full() {
     let Some(link) = Link::new() else { return };
     let xdp = open(Mode::Generic);
     let mut lane = xdp.lane().unwrap();
-    // Each socket gets fewer datagrams in total than its share of one window.
+    // Each socket gets fewer datagrams in total than its share of one window allows.
     let sockets: Vec<_> = (0..160).map(|_| port(HERE)).collect();
     for socket in &sockets {
         assert!(lane.enroll(socket.local_addr().unwrap(), 1).unwrap());
@@ -239,7 +239,7 @@ fn a_ring_works_again_after_it_was_full() {
     let mut room = [0; 64];
     for _ in 0..20 * 1024 {
         assert_eq!(peer.recv(&mut room).unwrap(), 3);
-        // The peer's receive buffer does not hold all answers.
+        // The peer's receive buffer is too small for all answers.
         peer.set_read_timeout(Some(Duration::from_millis(1)))
             .unwrap();
         if peer.peek(&mut room).is_err() {
@@ -248,7 +248,7 @@ fn a_ring_works_again_after_it_was_full() {
     }
 }
 
-/// Two lanes each receive only for the ports that they enrolled. When a lane ends, another one can take its number.
+/// Each of the two lanes receives only for the ports that it enrolled. When a lane ends, another one can take its number.
 #[test]
 fn lanes_have_their_own_ports() {
     let Some(link) = Link::new() else { return };
@@ -264,7 +264,7 @@ fn lanes_have_their_own_ports() {
         peer.send_to(b"two", two.local_addr().unwrap()).unwrap();
         assert_eq!(next(&mut first).0.key, 10, "round {round}");
         assert_eq!(next(&mut second).0.key, 20, "round {round}");
-        // A dropped lane must return its unread frames, or the ring would run out of frames.
+        // A dropped lane must return its unread frames, because otherwise the ring would run out of frames.
         for _ in 0..16 {
             peer.send_to(b"unread", two.local_addr().unwrap()).unwrap();
         }
@@ -282,7 +282,7 @@ fn lanes_have_their_own_ports() {
 }
 
 #[test]
-fn the_error_names_a_device_that_cannot_be_used() {
+fn an_unusable_device_is_refused_by_name() {
     let Some(_link) = Link::new() else { return };
     let refused = |name: &str, frames| {
         let devices = vec![name.to_owned()];
@@ -305,7 +305,7 @@ fn the_error_names_a_device_that_cannot_be_used() {
             "{said}"
         );
     }
-    assert!(refused(DEVICE, 100).contains("100 frames; must be a power of two from 64"));
+    assert!(refused(DEVICE, 100).contains("is 100, must be a power of two from 64"));
     let first = open(Mode::Generic);
     let busy = refused(DEVICE, 256);
     assert!(

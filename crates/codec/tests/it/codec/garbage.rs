@@ -1,4 +1,4 @@
-//! Anything may arrive from a network.
+//! Codecs must handle any data, because anything may arrive from a network.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn no_payload_breaks_a_decoder(
+    fn every_decoder_survives_any_payload(
         which in 0_usize..64,
         payloads in vec((0_u8..8, vec(any::<u8>(), 0..300), 1_usize..2_000), 1..20),
     ) {
@@ -37,13 +37,13 @@ proptest! {
                 }
             };
             prop_assert_eq!(audio.len() - before, added * channels);
-            // Opus exceeds full scale, and without limits garbage exceeds it by far.
+            // Opus exceeds full scale. For garbage, it would exceed full scale by far if there were no limit.
             prop_assert!(audio[before..].iter().all(|x| x.abs() <= 4.0), "{}", format);
         }
     }
 
     #[test]
-    fn no_audio_breaks_an_encoder(which in 0_usize..64, pcm in vec(any::<f32>(), 0..4_000)) {
+    fn every_encoder_accepts_any_audio(which in 0_usize..64, pcm in vec(any::<f32>(), 0..4_000)) {
         let formats = formats();
         let format = formats[which % formats.len()];
         let mut payload = Vec::new();
@@ -61,7 +61,7 @@ proptest! {
 }
 
 #[test]
-fn refusals_say_why() {
+fn refusals_state_the_reason() {
     let l16 = format(Encoding::L16, 44_100, 2);
     let mut audio = Vec::new();
     let refused = |payload: &[u8]| decoder(l16).decode(payload, &mut Vec::new());
@@ -83,7 +83,7 @@ fn refusals_say_why() {
     let g722 = format(Encoding::G722, 16_000, 1);
     assert!(encoder(g722).encode(&[0.0; 3], &mut payload).is_err());
 
-    // The fields are public, so inconsistent values are rejected.
+    // The fields are public, so they may be inconsistent. Such formats are rejected.
     let mut odd = g722;
     odd.clock_rate_hz = 16_000;
     let error = Encoder::new(odd, &EncoderSettings::default()).expect_err("a wrong clock");

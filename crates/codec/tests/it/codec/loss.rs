@@ -5,7 +5,7 @@ use threadbare_codec::codec::{Encoder, EncoderSettings, Encoding, Format, Purpos
 use super::{decoder, encode, format, formats};
 use crate::audio::{channel, noise, rms, tone};
 
-/// Number of frames in a packet of about 20 ms.
+/// Returns the number of frames in a packet of about 20 ms.
 fn packet(format: Format) -> usize {
     format.frames_per_packet(20_000).expect("a packet time")
 }
@@ -40,7 +40,8 @@ fn lost_packet_of_a_tone_is_concealed() {
                 lost > before * 0.7 && lost < before * 1.2,
                 "{format}: {before}, {lost}"
             );
-            // Neither end of the gap clicks: at most twice the tone's own steps, and some noise of the coarser codecs.
+            // There is no click at either end of the gap: steps are at most twice the tone's own steps, plus some noise of the
+            // coarser codecs.
             let (most, own) = (step(part(19, 23)), step(&steepest));
             assert!(most < 2.0 * own + 0.03, "{format}: {most}, {own}");
         }
@@ -48,7 +49,7 @@ fn lost_packet_of_a_tone_is_concealed() {
 }
 
 #[test]
-fn a_long_loss_falls_silent_and_ends() {
+fn after_a_long_loss_concealment_is_silent_and_decoding_resumes() {
     for format in formats() {
         let channels = usize::from(format.channels);
         let frames = packet(format);
@@ -104,13 +105,13 @@ fn samples_away_from_a_loss_are_exact() {
     }
     let at = |packet: usize| packet * 48 * 8;
     assert!(audio[..at(10)] == pcm[..at(10)]);
-    // The loss is joined within 10 ms.
+    // Within 10 ms after the loss, the audio is again equal to the input.
     assert!(audio[at(21)..] == pcm[at(21)..]);
 }
 
 /// Measures the delay at which decoded noise is most similar to the input.
 #[test]
-fn latency_is_as_reported() {
+fn the_actual_latency_equals_the_reported_latency() {
     for format in formats() {
         let channels = usize::from(format.channels);
         let frames = packet(format);
@@ -144,7 +145,7 @@ fn latency_is_as_reported() {
 }
 
 #[test]
-fn only_opus_recovers() {
+fn only_opus_recovers_lost_audio() {
     for format in formats() {
         if format.encoding == Encoding::Opus {
             continue;

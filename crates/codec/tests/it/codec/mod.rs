@@ -12,7 +12,7 @@ fn format(encoding: Encoding, sample_rate_hz: u32, channels: u8) -> Format {
     Format::new(encoding, sample_rate_hz, channels).expect("a valid format")
 }
 
-/// All formats of interest: each encoding at its limits, and those of AES67.
+/// Returns the formats to test: each encoding at its limits, and the formats of AES67.
 fn formats() -> Vec<Format> {
     let mut formats = vec![
         format(Encoding::Pcmu, 8_000, 1),
@@ -39,7 +39,7 @@ fn encoder(format: Format) -> Encoder {
     Encoder::new(format, &EncoderSettings::default()).expect("an encoder")
 }
 
-/// Encodes `pcm` to payloads of `frames` each; the remainder is not sent.
+/// Encodes `pcm` to payloads of `frames` each. A remainder is dropped.
 fn encode(format: Format, pcm: &[f32], frames: usize) -> Vec<Vec<u8>> {
     let mut encoder = encoder(format);
     let samples = frames * usize::from(format.channels);

@@ -5,7 +5,7 @@ use threadbare_codec::codec::{CodecError, Encoder, EncoderSettings, Encoding, Pu
 use super::{decode, decoder, encode, format};
 use crate::audio::{Spectrum, db, rms, tone};
 
-/// Synthetic speech, for which the encoder uses its SILK layer: syllables of a low tone with harmonics.
+/// Returns synthetic speech, for which the encoder uses its SILK layer: syllables of a low tone with harmonics.
 fn speech(rate_hz: u32, frames: usize) -> Vec<f32> {
     let parts = (1..12).map(|n| tone(rate_hz, 1, 130.0 * f64::from(n), 0.2 / f64::from(n), frames));
     let mut audio = vec![0.0; frames];
@@ -68,7 +68,7 @@ fn a_tone_arrives_at_its_level_at_all_rates() {
 }
 
 #[test]
-fn redundancy_brings_a_lost_packet_back() {
+fn redundancy_recovers_a_lost_packet() {
     for rate_hz in [8_000, 16_000, 48_000] {
         let opus = format(Encoding::Opus, rate_hz, 1);
         let settings = EncoderSettings {
@@ -146,7 +146,7 @@ fn redundancy_helps_with_the_last_of_several_lost_packets() {
     for payload in &payloads[..20] {
         decoder.decode(payload, &mut audio).expect("it decodes");
     }
-    // Three packets, and an odd number of frames.
+    // The length is three packets, or an odd number of frames.
     for frames in [3 * 320, 333] {
         let before = audio.len();
         assert!(decoder.recover(&payloads[23], frames, &mut audio));
@@ -177,7 +177,7 @@ fn redundancy_is_reported_only_if_requested() {
 fn music_has_no_redundancy() {
     let opus = format(Encoding::Opus, 48_000, 2);
     let payloads = encode(opus, &tone(48_000, 2, 5_000.0, 0.5, 48_000), 120);
-    // 2.5 ms: CELT alone has such frames.
+    // Frames of 2.5 ms exist only in CELT.
     let mut audio = Vec::new();
     assert!(
         payloads
@@ -187,7 +187,7 @@ fn music_has_no_redundancy() {
 }
 
 #[test]
-fn silence_need_not_be_sent() {
+fn with_dtx_most_packets_of_silence_are_not_sent() {
     let opus = format(Encoding::Opus, 16_000, 1);
     let settings = EncoderSettings {
         dtx: true,
@@ -202,7 +202,7 @@ fn silence_need_not_be_sent() {
             let mut payload = Vec::new();
             let encoded = encoder.encode(pcm, &mut payload).expect("it encodes");
             sent += usize::from(!encoded.is_dtx);
-            // Even an unsent packet decodes.
+            // A packet that would not be sent decodes, too.
             decoder.decode(&payload, &mut audio).expect("it decodes");
         }
         sent
@@ -214,7 +214,7 @@ fn silence_need_not_be_sent() {
 }
 
 #[test]
-fn the_bitrate_is_kept() {
+fn the_bit_rate_matches_the_setting() {
     for bps in [6_000, 24_000, 96_000, 300_000] {
         let opus = format(Encoding::Opus, 48_000, 2);
         let settings = EncoderSettings {
@@ -233,7 +233,8 @@ fn the_bitrate_is_kept() {
     }
 }
 
-/// The mean packet size gives the bit rate, which is a target of the encoder (RFC 6716, section 2.1.1).
+/// The mean packet size gives the actual bit rate. The encoder treats the requested bit rate as a target (RFC 6716, section
+/// 2.1.1).
 #[test]
 fn bit_rate_changes_without_an_encoder_restart() {
     let opus = format(Encoding::Opus, 48_000, 2);

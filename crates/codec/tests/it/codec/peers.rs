@@ -1,5 +1,5 @@
 //! Comparison with ffmpeg, an independent implementation of all these codecs. ITU-T G.722 and G.711 define every bit of the
-//! decoders' output, so that comparison is exact.
+//! decoders' output, so in these cases the comparison is exact.
 
 use std::path::Path;
 use std::process::Command;
@@ -94,7 +94,7 @@ fn g722_encodes_as_ffmpeg_does() {
 }
 
 #[test]
-fn g722_tones_arrive_both_ways() {
+fn g722_tones_are_exchanged_with_ffmpeg_in_both_directions() {
     let g722 = format(Encoding::G722, 16_000, 1);
     for hz in (100..=7_000).step_by(300) {
         let hz = f64::from(hz);
@@ -105,8 +105,8 @@ fn g722_tones_arrive_both_ways() {
         let ours = decode(g722, &[to_us]);
         for audio in [theirs, ours] {
             let found = Spectrum::of(&audio[1_600..], 16_000, hz);
-            // G.722 is for audio from 50 to 7000 Hz: flat, and 3 dB down at the upper end. Its noise is that of 6 bits below 4
-            // kHz, and of 2 bits above.
+            // G.722 is for audio from 50 to 7000 Hz. Its response is flat, and 3 dB lower at the upper end. Its noise is that of
+            // 6 bits below 4 kHz, and that of 2 bits above.
             let tolerance_db = if hz < 6_400.0 { 1.0 } else { 3.0 };
             assert!(
                 db(found.level / 0.3).abs() < tolerance_db,

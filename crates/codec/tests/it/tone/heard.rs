@@ -9,7 +9,7 @@ use threadbare_codec::tone::{DtmfDetector, KeyEvent, Tone, ToneError, ToneGenera
 use super::{KEYS, hear, key, peak, presses};
 use crate::audio::{noise, tone};
 
-/// Two tones, with hard edges: the worst case. Levels in dBm0.
+/// Two tones with hard edges, which is the worst case. Levels are in dBm0.
 #[derive(Debug, Clone, Copy)]
 struct Press {
     low_hz: f64,
@@ -30,7 +30,7 @@ impl Press {
         }
     }
 
-    /// The tone between silences, the first of `lead` frames.
+    /// Returns the tone between silences, the first of `lead` frames.
     fn audio(self, rate_hz: u32, lead: usize) -> Vec<f32> {
         let frames = (rate_hz * self.ms / 1000) as usize;
         let low = tone(rate_hz, 1, self.low_hz, peak(self.low_dbm0), frames);
@@ -47,7 +47,7 @@ impl Press {
 fn every_digit_is_detected_at_every_rate() {
     for rate_hz in SAMPLE_RATES_HZ {
         for press in KEYS {
-            // For any position of the windows on the tone.
+            // Try any position of the windows relative to the tone.
             for lead in 0..8 {
                 let lead = rate_hz as usize / 20 + lead * rate_hz as usize / 2_000;
                 let audio = Press::of(press).audio(rate_hz, lead);
@@ -62,7 +62,7 @@ fn every_digit_is_detected_at_every_rate() {
                 else {
                     panic!("one press: {events:?}");
                 };
-                // Accurate to 6 ms; two tones of -10 dBm0 have -7 dBm0 together.
+                // Times are accurate to 6 ms. Two tones of -10 dBm0 have -7 dBm0 together.
                 let off = |frame: u64, expected: usize| {
                     (frame as f64 - expected as f64).abs() / f64::from(rate_hz)
                 };
@@ -82,7 +82,7 @@ fn every_digit_is_detected_at_every_rate() {
 }
 
 #[test]
-fn every_level_and_twist_is_heard() {
+fn every_permitted_level_and_twist_is_detected() {
     for press in KEYS {
         for low in [0.0, -3.0, -10.0, -17.0, -25.0] {
             for twist in [-8.0, -4.0, 0.0, 4.0] {
@@ -189,7 +189,7 @@ fn short_weak_or_twisted_tones_are_not_digits() {
 }
 
 #[test]
-fn interruptions_are_ignored_and_pauses_are_not() {
+fn a_pause_ends_a_digit_and_a_shorter_interruption_does_not() {
     for press in KEYS {
         for (pause_ms, count) in [(5, 1), (10, 1), (40, 2), (60, 2)] {
             for lead in 0..16 {
@@ -209,7 +209,7 @@ fn interruptions_are_ignored_and_pauses_are_not() {
 }
 
 #[test]
-fn fast_dialling_is_heard_through_g711_and_noise() {
+fn fast_dialling_is_detected_through_g711_and_noise() {
     for encoding in [Encoding::Pcmu, Encoding::Pcma] {
         for rate_hz in [8_000, 16_000] {
             let format = Format::new(encoding, rate_hz, 1).expect("a format");
@@ -250,7 +250,7 @@ fn digit_change_without_a_pause_is_two_digits() {
 }
 
 #[test]
-fn a_reset_releases() {
+fn a_reset_releases_the_pressed_digit() {
     let mut detector = DtmfDetector::new(8_000).expect("a supported rate");
     let audio = Press::of(KEYS[0]).audio(8_000, 0);
     let mut events = Vec::new();
@@ -268,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_audio_breaks_it(rate in 0_usize..11, audio in prop::collection::vec(any::<f32>(), 0..3_000)) {
+    fn the_detector_accepts_any_audio(rate in 0_usize..11, audio in prop::collection::vec(any::<f32>(), 0..3_000)) {
         let rate_hz = SAMPLE_RATES_HZ[rate];
         let mut whole = audio;
         // The detector still detects a digit afterwards.
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn the_sizes_of_packets_make_no_difference(sizes in prop::collection::vec(1_usize..400, 1..10)) {
+    fn packet_sizes_do_not_change_the_detected_digits(sizes in prop::collection::vec(1_usize..400, 1..10)) {
         let audio = Press::of(KEYS[9]).audio(44_100, 999);
         let mut detector = DtmfDetector::new(44_100).expect("a supported rate");
         let mut events = Vec::new();

@@ -1,4 +1,4 @@
-//! The generator.
+//! Output of the tone generator.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn generate(rate_hz: u32, tone: Tone, ms: u32) -> Vec<f32> {
 }
 
 #[test]
-fn keys_have_the_frequencies_of_q23_at_the_level_asked_for() {
+fn digits_have_the_frequencies_of_q23_at_the_requested_level() {
     for rate_hz in SAMPLE_RATES_HZ {
         for (name, number, low, high) in KEYS {
             assert_eq!(key_frequencies_hz(key(number)), [low, high]);
@@ -43,7 +43,7 @@ fn keys_have_the_frequencies_of_q23_at_the_level_asked_for() {
 }
 
 #[test]
-fn a_key_ends_after_its_time_without_a_click() {
+fn the_tone_of_a_digit_ends_on_time_without_a_click() {
     let mut generator = ToneGenerator::new(48_000).expect("a supported rate");
     generator.start(Tone::key(key(5), 6, 100));
     assert!(generator.is_active());
@@ -53,7 +53,7 @@ fn a_key_ends_after_its_time_without_a_click() {
     // 100 ms, and 5 ms of fading.
     assert!(audio[48 * 105..].iter().all(|x| *x == 0.0));
     assert!(rms(&audio[48 * 90..48 * 100]) > 0.1);
-    // No step is steeper than the tone itself; without fading, the ends would have larger ones.
+    // No step is steeper than the steps of the tone itself. Without fading, both ends would have larger steps.
     let step = |pair: &[f32]| (pair[1] - pair[0]).abs();
     let steepest = 0.35 * (770.0 + 1336.0) / 48_000.0 * std::f32::consts::TAU;
     assert!(audio.windows(2).all(|pair| step(pair) < steepest));
@@ -93,7 +93,7 @@ fn a_cadence_repeats() {
 }
 
 #[test]
-fn texts_are_read_and_refused() {
+fn valid_descriptions_of_tones_are_parsed_and_invalid_ones_refused() {
     for text in [
         "425",
         "440+480/2000,0/4000",
@@ -154,7 +154,7 @@ fn another_detector_recognises_the_digits() {
 
 proptest! {
     #[test]
-    fn any_text_is_a_tone_or_refused(text in "[0-9+/,.eNa -]{0,40}") {
+    fn any_text_is_parsed_as_a_tone_or_refused(text in "[0-9+/,.eNa -]{0,40}") {
         if let Ok(tone) = text.parse::<Tone>() {
             let audio = generate(8_000, tone, 100);
             prop_assert!(audio.iter().all(|x| x.abs() <= 2.0));
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// Digits that GStreamer's detector (SpanDSP) finds in audio at 8 kHz.
+/// Returns the digits that GStreamer's detector (SpanDSP) finds in audio at 8 kHz.
 pub(crate) fn other_detector(audio: &[f32]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("keys.raw");

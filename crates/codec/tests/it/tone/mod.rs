@@ -47,7 +47,7 @@ fn hear(rate_hz: u32, audio: &[f32]) -> Vec<KeyEvent> {
     events
 }
 
-/// Digits that were pressed. Each must be released before the next.
+/// Returns the digits that were pressed. Each digit must be released before the next one.
 fn presses(events: &[KeyEvent]) -> Vec<u8> {
     let mut pressed = None;
     let mut keys = Vec::new();

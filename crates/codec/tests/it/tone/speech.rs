@@ -11,7 +11,7 @@ use crate::audio::noise;
 
 const RATE: u32 = 8_000;
 
-/// A reproducible choice from 0 to 1.
+/// A reproducible random number from 0 to 1.
 struct Dice(u64);
 
 impl Dice {
@@ -28,8 +28,8 @@ impl Dice {
     }
 }
 
-/// Vowels: harmonics of a gliding pitch under two formants, in syllables of 60 to 300 ms with pauses. They resemble speech, or
-/// singing with steady pitch and narrow formants, which is harder.
+/// Returns vowels: harmonics of a gliding pitch under two formants, in syllables of 60 to 300 ms with pauses. They resemble
+/// speech. With a steady pitch and narrow formants, they resemble singing, which is harder for a detector.
 fn voice(seed: u64, seconds: usize, bandwidth_hz: f64, glide: f64) -> Vec<f32> {
     let mut dice = Dice(seed);
     let mut audio = Vec::new();
@@ -66,10 +66,10 @@ fn voice(seed: u64, seconds: usize, bandwidth_hz: f64, glide: f64) -> Vec<f32> {
     audio
 }
 
-/// These voices are pure harmonics without breath or wavering, so two of them may be equal to a digit for a moment. The detector
-/// must be wrong less often than a widely used one.
+/// These voices are pure harmonics without breath or wavering, so two harmonics may equal a digit for a moment. The detector must
+/// be wrong less often than a widely used one.
 #[test]
-fn purest_voices_press_fewer_keys_than_with_another_detector() {
+fn pure_voices_cause_fewer_false_digits_than_in_another_detector() {
     let (mut ours, mut theirs) = (0, 0);
     for seed in 0..6 {
         for (bandwidth_hz, glide) in [(90.0, 0.2), (60.0, 0.01)] {
@@ -81,9 +81,9 @@ fn purest_voices_press_fewer_keys_than_with_another_detector() {
     assert!(ours < theirs, "{ours} keys here, {theirs} there");
 }
 
-/// With breath noise as in real voices, 15 dB below.
+/// The voices contain breath noise, 15 dB below the voice, as real voices do.
 #[test]
-fn minutes_of_voices_press_no_key() {
+fn minutes_of_voices_cause_no_false_digit() {
     for seed in 0..8 {
         let audio = voice(seed, 120, 90.0, 0.2);
         let breath = noise(seed, 1.0, audio.len());
@@ -101,7 +101,7 @@ fn minutes_of_voices_press_no_key() {
 }
 
 #[test]
-fn noise_presses_no_key() {
+fn noise_causes_no_false_digit() {
     for seed in 0..4 {
         let white = noise(seed, 0.5, 120 * RATE as usize);
         assert_eq!(presses(&hear(RATE, &white)), NO_KEYS, "{seed}");
@@ -119,7 +119,7 @@ fn noise_presses_no_key() {
 }
 
 #[test]
-fn single_tones_and_other_signals_press_no_key() {
+fn single_tones_and_other_signals_cause_no_false_digit() {
     let play = |frequencies: &[f64]| {
         let sample = |frame: usize| {
             let turns = frame as f64 / f64::from(RATE);

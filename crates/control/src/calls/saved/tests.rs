@@ -56,14 +56,14 @@ fn states_of_release_0_3_0_are_read() {
 
 /// A node writes what a build before release 0.3.0 wrote.
 #[test]
-fn states_for_a_node_have_no_names() {
+fn states_for_a_node_have_no_field_names() {
     for state in [OFFER, CALL] {
         assert_eq!(FORMAT.write_for(Reader::Node, &read(state)), state);
     }
 }
 
 #[test]
-fn head_and_times_without_names_are_read() {
+fn head_and_times_without_field_names_are_read() {
     let SavedCall { head, call } = read(OFFER);
     assert_eq!(head.unix_at_zero_ns, 1_790_000_000 * S);
     assert_eq!(head.last_stream, 1);
@@ -87,7 +87,7 @@ fn head_and_times_without_names_are_read() {
 }
 
 #[test]
-fn offer_without_names_is_read() {
+fn offer_without_field_names_is_read() {
     let SavedCall { call, .. } = read(OFFER);
     let [dialog] = &call.dialogs[..] else {
         panic!("{} dialogs", call.dialogs.len());
@@ -147,7 +147,7 @@ fn offer_without_names_is_read() {
 }
 
 #[test]
-fn options_without_names_are_read() {
+fn options_without_field_names_are_read() {
     let SavedCall { call, .. } = read(OFFER);
     let options: &Options = &call.dialogs[0].offer.as_ref().unwrap().options;
     assert_eq!(options.rules.transcode[0].name, "PCMA");
@@ -177,7 +177,7 @@ fn options_without_names_are_read() {
 }
 
 #[test]
-fn streams_without_names_are_read() {
+fn streams_without_field_names_are_read() {
     let SavedCall { call, .. } = read(CALL);
     let [dialog, subscription]: &[Dialog<()>; 2] = call.dialogs[..].try_into().unwrap();
     let [alice, bob] = &dialog.parties;
@@ -267,7 +267,8 @@ fn missing_optional_fields_have_defaults() {
     let SavedCall { call, .. } = read(&without_field(&bytes, "loop_protect"));
     assert!(!call.dialogs[0].offer.as_ref().unwrap().options.loop_protect);
     let error = checked::<()>(&without_field(&bytes, "signalled_ns")).unwrap_err();
-    let expected = "the saved call is not readable: damaged: missing field `signalled_ns`";
+    let expected =
+        "the saved call is not readable: the state is damaged: missing field `signalled_ns`";
     assert_eq!(error.to_string(), expected);
 }
 

@@ -178,8 +178,8 @@ pub(super) fn check(
 
 fn refused(key: &'static str, value: &Value, word: &Word) -> Refusal {
     let allowed = match word.remark {
-        "" => "a request without it: it is not supported".to_owned(),
-        remark => format!("a request without it: {remark}"),
+        "" => "a request without this word, which is not supported".to_owned(),
+        remark => format!("a request without this word, because {remark}"),
     };
     Refusal::value(key, value, allowed)
 }

@@ -67,7 +67,7 @@ fn repeated_answer_changes_nothing() {
 }
 
 #[test]
-fn hold_and_resume() {
+fn a_held_call_resumes() {
     // RFC 3264, section 8.4: "sendonly", answered by "recvonly".
     let mut bench = call();
     ok(bench.offer(
@@ -84,7 +84,7 @@ fn hold_and_resume() {
 }
 
 #[test]
-fn an_address_of_zeros_holds() {
+fn an_address_of_zeros_puts_the_party_on_hold() {
     // "a media section with a zero IP address would come out as `sendonly` or `inactive`"; "the zero address in the SDP is passed through".
     let mut bench = call();
     let hold = sdp("0.0.0.0", PCMU);
@@ -110,7 +110,7 @@ fn an_address_of_zeros_holds() {
 }
 
 #[test]
-fn lines_are_added_rejected_and_come_back() {
+fn a_line_can_be_added_rejected_and_accepted_again() {
     // RFC 3264, section 8.1 to 8.3.
     let mut bench = call();
     let video = "m=video 4002 RTP/AVP 96\na=rtpmap:96 VP8/90000\n";
@@ -166,7 +166,7 @@ fn an_offer_without_an_answer_leaves_the_old_state() {
 }
 
 #[test]
-fn audio_becomes_fax() {
+fn a_re_offer_replaces_audio_by_fax() {
     let mut bench = call();
     let to_bob = sdp_of(bench.offer(
         &sdp(ALICE, "m=image 4000 udptl t38\na=T38FaxVersion:0\n"),
@@ -184,7 +184,7 @@ fn audio_becomes_fax() {
 }
 
 #[test]
-fn fork_on_the_proxy_has_its_own_ports() {
+fn each_branch_of_a_forked_call_has_its_own_ports() {
     let mut bench = Bench::default();
     let offer = sdp(ALICE, PCMU);
     let first = sdp_of(bench.offer(&offer, &[("via-branch", "1")]));
@@ -211,7 +211,7 @@ fn fork_on_the_proxy_has_its_own_ports() {
 }
 
 #[test]
-fn one_branch_is_deleted() {
+fn one_branch_of_a_forked_call_can_be_deleted() {
     let mut bench = Bench::default();
     let offer = sdp(ALICE, PCMU);
     ok(bench.offer(&offer, &[("via-branch", "1")]));
@@ -256,7 +256,7 @@ fn an_answer_of_another_phone_replaces_the_address_of_the_first() {
 }
 
 #[test]
-fn calls_are_not_crossed() {
+fn an_answer_with_another_call_id_does_not_affect_a_call() {
     let mut bench = call();
     let offer = sdp(ALICE, PCMU);
     ok(bench.ask(&[

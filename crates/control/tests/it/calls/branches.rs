@@ -37,7 +37,7 @@ fn delete(bench: &mut Bench, more: &[(&str, &str)]) -> threadbare_control::ng::D
 }
 
 #[test]
-fn deleting_one_branch_leaves_the_others_answerable() {
+fn after_deleting_one_branch_the_other_branches_can_be_answered() {
     for more in [
         &[("from-tag", "a"), ("to-tag", "b2"), ("via-branch", "2")][..],
         &[("from-tag", "b2"), ("to-tag", "a"), ("via-branch", "2")],
@@ -66,7 +66,7 @@ fn unanswered_branches_end_after_the_call() {
 }
 
 #[test]
-fn unknown_branch_alone_deletes_nothing() {
+fn deleting_an_unknown_branch_deletes_nothing() {
     let mut bench = forked();
     let reply = delete(&mut bench, &[("via-branch", "3")]);
     assert!(!warning(&reply).is_empty());

@@ -36,11 +36,13 @@ fn forbidden_address_rejects_only_its_line() {
     let mut bench = bench();
     let lines = "m=audio 4000 RTP/AVP 0\nm=image 2223 udptl t38\nc=IN IP4 127.0.0.1\n";
     let offered = ok(bench.offer(&sdp(ALICE, lines), &[]));
-    let expected = "m= line 2: RTP is not sent to 127.0.0.1:2223: it is a service of this machine";
+    let expected =
+        "m= line 2: RTP is not sent to 127.0.0.1:2223: a service of this machine uses the address";
     assert_eq!(warning(&offered), Some(expected));
     let lines = "m=audio 5000 RTP/AVP 0\na=rtcp:2223 IN IP4 127.0.0.1\nm=image 5002 udptl t38\n";
     let answered = ok(bench.answer(&sdp(BOB, lines), &[]));
-    let rtcp = "m= line 1: RTCP is not sent to 127.0.0.1:2223: it is a service of this machine";
+    let rtcp =
+        "m= line 1: RTCP is not sent to 127.0.0.1:2223: a service of this machine uses the address";
     assert_eq!(warning(&answered), Some(&*format!("{rtcp}; {expected}")));
     let of = |kind: usize| {
         let (_, _, spec, _) = &bench.carried()[kind];
@@ -54,7 +56,7 @@ fn forbidden_address_rejects_only_its_line() {
 
 /// A re-offer with a forbidden address replaces the allowed one: nothing is sent to the party from then on.
 #[test]
-fn a_forbidden_address_replaces_the_one_before() {
+fn after_a_re_offer_with_a_forbidden_address_nothing_is_sent() {
     let mut bench = bench();
     let image = "m=image 4000 udptl t38\n";
     ok(bench.offer(&sdp(ALICE, image), &[]));

@@ -65,7 +65,7 @@ fn ringback_goes_to_the_address_of_the_offer_and_the_answer_continues_its_stream
 }
 
 #[test]
-fn an_early_stream_ends_with_a_rejection_and_with_its_call() {
+fn an_early_stream_ends_if_the_answer_rejects_it_or_the_call_ends() {
     for is_rejected in [true, false] {
         let mut bench = Bench::default();
         ok(bench.offer(&sdp(ALICE, PCMU), &[("record-call", "yes")]));

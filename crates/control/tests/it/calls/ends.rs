@@ -58,7 +58,7 @@ fn end(bench: &mut Bench) -> (u64, EndReason) {
 }
 
 #[test]
-fn an_offer_without_answer_ends() {
+fn a_call_whose_offer_gets_no_answer_ends() {
     let mut bench = Bench::new(short());
     ok(bench.offer(&sdp(ALICE, PCMU), &[]));
     bench.advance(4 * S);
@@ -70,7 +70,7 @@ fn an_offer_without_answer_ends() {
 
 /// Without this share, 44 offers of 16 lines could take all ports of the default range for an hour.
 #[test]
-fn offers_without_an_answer_have_a_share_and_calls_are_counted_by_their_streams() {
+fn unanswered_offers_get_half_of_the_ports_and_limits_count_streams() {
     let settings = Settings {
         sessions_max: 40,
         unanswered_max: 20,
@@ -124,7 +124,7 @@ fn a_call_that_is_held_or_blocked_may_be_silent_for_longer() {
 }
 
 #[test]
-fn a_call_ends_at_last() {
+fn a_call_ends_after_the_final_timeout() {
     let mut bench = Bench::new(short());
     answered(&mut bench, "");
     talk(&mut bench, 200 * S);
@@ -139,7 +139,7 @@ fn a_call_ends_at_last() {
 }
 
 #[test]
-fn settings_change_while_calls_are_up() {
+fn changed_settings_apply_to_current_calls() {
     let mut bench = Bench::new(short());
     answered(&mut bench, "");
     let mut settings = short();

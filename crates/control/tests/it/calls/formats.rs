@@ -71,7 +71,7 @@ fn formats_are_matched_as_phones_write_them() {
 }
 
 #[test]
-fn g722_and_opus_are_understood_as_phones_write_them() {
+fn g722_and_opus_are_recognised_as_phones_write_them() {
     for (map, number) in [("G722/16000", 9), ("opus/48000", 96)] {
         let one = format!("{number}\na=rtpmap:{number} {map}");
         let (bench, to_alice) = answered(&one, &one);
@@ -86,7 +86,7 @@ fn g722_and_opus_are_understood_as_phones_write_them() {
 }
 
 #[test]
-fn broken_maps_do_not_reach_the_other_side() {
+fn malformed_rtpmaps_are_not_passed_to_the_other_side() {
     let mut bench = Bench::default();
     let lines = "m=audio 4000 RTP/AVP 0 101 102\na=rtpmap:101 telephone-event\na=rtpmap:102 \na=fmtp:102\na=fmtp:101 0-15\n";
     let reply = ok(bench.offer(&sdp(ALICE, lines), &[]));
@@ -101,7 +101,7 @@ fn broken_maps_do_not_reach_the_other_side() {
 }
 
 #[test]
-fn numbers_of_rtcp_are_warned_of_with_mux() {
+fn payload_types_64_to_95_cause_a_warning_with_mux() {
     let mut bench = Bench::default();
     let lines = "m=audio 4000 RTP/AVP 0 72\na=rtpmap:72 opus/48000/2\na=rtcp-mux\n";
     let reply = ok(bench.offer(&sdp(ALICE, lines), &[]));
@@ -123,7 +123,7 @@ fn numbers_of_rtcp_are_warned_of_with_mux() {
 }
 
 #[test]
-fn numbers_of_rtcp_are_codecs_without_mux() {
+fn payload_types_64_to_95_are_codecs_without_mux() {
     let lines =
         "m=audio 4000 RTP/AVP 72 95\na=rtpmap:72 opus/48000/2\na=rtpmap:95 telephone-event/48000\n";
     let mut bench = Bench::default();
@@ -169,7 +169,7 @@ fn numbers_of_rtcp_are_codecs_without_mux() {
 }
 
 #[test]
-fn codec_that_cannot_be_transcoded_is_warned_of() {
+fn a_codec_that_cannot_be_transcoded_causes_a_warning() {
     // As documented, such a codec is not added.
     let mut bench = Bench::default();
     let reply = ok(bench.offer(&sdp(ALICE, PCMU), &[("flags", "codec-transcode-G729")]));
@@ -190,7 +190,7 @@ fn codec_that_cannot_be_transcoded_is_warned_of() {
 }
 
 #[test]
-fn offerer_keeps_its_packet_time_with_a_different_answer() {
+fn the_answer_does_not_change_the_packet_time_to_the_offerer() {
     // `ptime` is for the receiver of the offer. The offerer's wish is in a=ptime (RFC 8866, section 6.4); rtpengine 10.5.3.5
     // keeps it.
     let mut bench = Bench::default();

@@ -121,7 +121,7 @@ fn a_re_offer_keeps_the_keys() {
 }
 
 #[test]
-fn sdes_has_options() {
+fn sdes_flags_select_the_offered_suites() {
     let offered = |flags: &str| {
         let mut bench = Bench::default();
         let reply = bench.offer(&sdp(ALICE, PCMU), &[SAVP[0], ("rtpp-flags", flags)]);
@@ -169,7 +169,7 @@ fn sdes_has_options() {
 }
 
 #[test]
-fn keys_that_cannot_be_used_are_passed_over_or_refused() {
+fn unusable_keys_are_ignored_or_refused() {
     let mut bench = Bench::default();
     let unknown = crypto(1, "F8_128_HMAC_SHA1_80", KEY);
     let mki = format!("a=crypto:2 AES_CM_128_HMAC_SHA1_80 inline:{KEY}|1:129\n");
@@ -210,7 +210,7 @@ fn an_answer_without_a_key_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn key_identifiers_and_lifetimes_are_carried() {
+fn key_identifiers_and_lifetimes_are_stored_with_the_keys() {
     // RFC 4568, section 6.1. The identifier is in both sides' packets, and ours equals the offer's.
     let line = |rest: &str| format!("a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}{rest}\n");
     let mut bench = Bench::default();
@@ -238,7 +238,7 @@ fn key_identifiers_and_lifetimes_are_carried() {
 }
 
 #[test]
-fn answer_with_its_own_tag_and_an_offered_suite_is_accepted() {
+fn an_answer_with_an_offered_suite_under_another_tag_is_accepted() {
     // RFC 4568, section 5.1.2, requires the tag of the offer; some phones write others. The suite tells which of our keys
     // is meant.
     let mut bench = Bench::default();
@@ -255,7 +255,7 @@ fn answer_with_its_own_tag_and_an_offered_suite_is_accepted() {
 }
 
 #[test]
-fn feedback_is_a_profile_of_each_side() {
+fn each_side_has_its_own_feedback_profile() {
     let mut bench = Bench::default();
     let offer = sdp(ALICE, "m=audio 4000 RTP/AVPF 0\na=rtcp-fb:0 nack\n");
     let to_bob = sdp_of(bench.offer(&offer, AVP));

@@ -64,7 +64,7 @@ fn party_with_a_host_name_is_learned() {
 }
 
 #[test]
-fn view_shows_the_call() {
+fn the_view_of_a_call_has_its_parties_and_streams() {
     let mut bench = call();
     let id = CallId::new(b"c");
     let view = bench.calls.view(&id).unwrap();

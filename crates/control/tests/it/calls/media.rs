@@ -95,7 +95,7 @@ fn traffic_is_dropped_by_request() {
 }
 
 #[test]
-fn keys_are_played() {
+fn dtmf_digits_are_played() {
     // "defaults to 250 ms, with a minimum of 100 and a maximum of 5000"; "defaults to -8 dB, [...] positive integers being interpreted as
     // negative"; "(`0` - `9`, `*`, `#`, `A` - `D`)", by RFC 4733, section 3.2: 10 is `*`, 11 `#`.
     let mut bench = call();
@@ -154,7 +154,7 @@ fn keys_are_played() {
 }
 
 #[test]
-fn destination_that_is_the_party_itself_selects_nothing_more() {
+fn a_to_tag_equal_to_the_from_tag_selects_that_party() {
     let mut bench = call();
     let stop = StreamCommand::StopPlay { to: Side::B };
     for keys in [
@@ -173,7 +173,7 @@ fn destination_that_is_the_party_itself_selects_nothing_more() {
 }
 
 #[test]
-fn media_are_played() {
+fn requested_media_are_played() {
     let mut bench = call();
     ok(ask(
         &mut bench,

@@ -50,7 +50,7 @@ const UNUSABLE: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn unusable_line_of_an_offer_is_rejected_alone() {
+fn only_the_unusable_line_of_an_offer_is_rejected() {
     for (line, rejected, word) in UNUSABLE {
         for (lines, bad) in [
             (format!("{GOOD}{line}"), 1),
@@ -104,7 +104,7 @@ fn offer_without_a_usable_line_is_refused_with_all_reasons() {
 }
 
 #[test]
-fn unusable_line_of_an_answer_is_rejected_alone() {
+fn only_the_unusable_line_of_an_answer_is_rejected() {
     let two = format!("{GOOD}m=audio 4002 RTP/AVP 8\n");
     for (line, word) in [
         ("m=audio 6002 RTP/AVP 3\n", "codec"),
@@ -174,7 +174,7 @@ fn answer_with_fewer_lines_is_completed() {
 }
 
 #[test]
-fn broken_attribute_is_passed_over_with_a_warning() {
+fn a_malformed_attribute_is_ignored_with_a_warning() {
     for (attribute, gone) in [
         ("a=rtcp:\n", "a=rtcp:\r\n"),
         ("a=rtcp:x\n", "a=rtcp:x"),
@@ -226,7 +226,7 @@ fn lines_above_the_limit_are_rejected() {
 }
 
 #[test]
-fn lines_go_before_a_blank_line() {
+fn new_lines_are_inserted_before_a_blank_line() {
     // RFC 8866 has no empty lines, and many parsers stop at one.
     for end in ["\r\n", "\n"] {
         for rest in ["", "a=direction:active"] {
@@ -282,7 +282,7 @@ fn datagrams_of_other_protocols_are_relayed() {
 }
 
 #[test]
-fn connections_of_the_parties_pass_as_they_are() {
+fn lines_for_tcp_between_the_parties_pass_unchanged() {
     let chat = "m=message 4000 TCP/TLS/MSRP *\na=setup:active\na=fingerprint:SHA-1 AA\na=path:msrps://198.51.100.1:4000/x;tcp\n";
     for (own, line) in [("", chat), (GOOD, chat)] {
         let mut bench = Bench::default();
@@ -333,7 +333,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
     #[test]
-    fn usable_line_is_unaffected_by_the_others(
+    fn an_unusable_line_does_not_affect_a_usable_one(
         lines in prop::collection::vec(some_line(), 1..6),
         other in some_line(),
     ) {

@@ -7,7 +7,7 @@ use threadbare_rtp_types::learn::{Learn, Once};
 use super::common::*;
 
 #[test]
-fn a_plain_call_is_carried() {
+fn a_call_with_plain_rtp_is_relayed() {
     let mut bench = Bench::default();
     let offer = sdp(
         ALICE,
@@ -71,7 +71,7 @@ fn a_plain_call_is_carried() {
 }
 
 #[test]
-fn an_offer_that_is_refused_leaves_nothing() {
+fn a_refused_offer_leaves_no_call_and_no_ports() {
     let mut bench = Bench::default();
     let offer = sdp(ALICE, PCMU);
     for (key, value) in [

@@ -61,7 +61,7 @@ fn rtcp_mux_is_agreed_on_with_each_side() {
 }
 
 #[test]
-fn offers_with_rtcp_mux_name_the_port_for_an_answer_without() {
+fn offers_with_rtcp_mux_also_name_an_rtcp_port() {
     let rtcp = |flags: &str| {
         let mut bench = Bench::default();
         let to_bob = sdp_of(bench.offer(&sdp(ALICE, MUX), &[("rtpp-flags", flags)]));
@@ -76,7 +76,7 @@ fn offers_with_rtcp_mux_name_the_port_for_an_answer_without() {
 }
 
 #[test]
-fn names_of_lines_stay_with_the_side_that_was_given_them() {
+fn a_generated_mid_stays_on_the_side_that_got_it() {
     let answer = format!("{BOB_PCMU}a=mid:1\n");
     for (offer, flags, expected) in [
         (PCMU.to_owned(), "generate-mid", ["mid:1", ""]),
@@ -91,7 +91,7 @@ fn names_of_lines_stay_with_the_side_that_was_given_them() {
 }
 
 #[test]
-fn hold_address_gives_the_family() {
+fn an_address_of_zeros_sets_the_family_of_a_new_call() {
     let mut bench = Bench::default();
     let held = |zeros: &str| sdp(ALICE, PCMU).replace(&format!("IP4 {ALICE}"), zeros);
     let to_bob = sdp_of(bench.offer(&held("IP6 ::"), &[]));
@@ -103,7 +103,7 @@ fn hold_address_gives_the_family() {
 }
 
 #[test]
-fn ports_are_replaced_if_rtcp_needs_its_own() {
+fn ports_are_replaced_if_rtcp_needs_a_separate_port() {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, MUX), &[]));
     ok(bench.answer(&sdp(BOB, BOB_MUX), &[]));
@@ -172,7 +172,7 @@ fn interfaces_and_families_are_chosen_and_remembered() {
 }
 
 #[test]
-fn addresses_come_from_elsewhere_by_request() {
+fn the_request_can_replace_the_address_of_a_party() {
     let rtp = |more: &[(&str, &str)]| {
         let mut bench = Bench::default();
         ok(bench.offer(&sdp(ALICE, "m=audio 4000 RTP/AVP 0\na=rtcp:4444\n"), more));
@@ -198,7 +198,7 @@ fn addresses_come_from_elsewhere_by_request() {
 }
 
 #[test]
-fn peers_are_learned_by_request() {
+fn the_flags_select_how_addresses_are_learned() {
     let learn = |flags: &str| {
         let mut bench = Bench::default();
         ok(bench.offer(&sdp(ALICE, PCMU), &[("rtpp-flags", flags)]));
@@ -379,7 +379,7 @@ fn the_origin_is_replaced_by_request() {
 }
 
 #[test]
-fn the_version_goes_up_with_each_change() {
+fn the_version_of_the_description_increases_with_each_change() {
     // "make sure it's increased every time the SDP changes, and left unchanged if the SDP is the same"
     let mut bench = Bench::default();
     let mut version = |port: u16, own: u32, more: &str| {
@@ -404,7 +404,7 @@ fn the_version_goes_up_with_each_change() {
 }
 
 #[test]
-fn own_description_is_left_unchanged() {
+fn a_description_with_the_loop_mark_of_the_relay_is_unchanged() {
     let settings = Settings {
         instance: "7".to_owned(),
         ..Settings::default()
@@ -424,7 +424,7 @@ fn own_description_is_left_unchanged() {
 }
 
 #[test]
-fn attributes_are_added_and_left_out_by_request() {
+fn attributes_are_added_and_removed_by_request() {
     let mut bench = Bench::default();
     let offer = sdp(
         ALICE,
@@ -453,7 +453,7 @@ fn attributes_are_added_and_left_out_by_request() {
 /// RFC 7587, section 6.1: "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per second (bit/s) [...] Any positive
 /// integer is allowed, but values outside the range of 6000 to 510000 SHOULD be ignored".
 #[test]
-fn a_party_limits_the_bit_rate_that_it_is_sent() {
+fn the_relay_respects_the_bit_rate_limit_of_a_party() {
     let opus = |port: u16, bps: &str| {
         format!(
             "m=audio {port} RTP/AVP 96\na=rtpmap:96 opus/48000/2\na=fmtp:96 useinbandfec=1; maxaveragebitrate={bps}\n"

@@ -177,7 +177,7 @@ fn restored_call_behaves_like_the_original() {
 /// A node continues the calls with its own stream numbers, and gives their parties the same replies. The first node sends
 /// nothing more.
 #[test]
-fn call_continues_at_another_node() {
+fn a_call_continues_on_another_node() {
     let expected = life(&mut Bench::default(), |_| {});
     let mut bench = Bench::default();
     let said = life(&mut bench, Bench::hand_over);
@@ -196,7 +196,7 @@ fn call_continues_at_another_node() {
 
 /// The node's clock may differ, so the media time-out starts again.
 #[test]
-fn a_call_that_was_adopted_has_time_for_its_media() {
+fn an_adopted_call_gets_a_new_media_timeout() {
     let timeouts = Timeouts {
         media_ns: Some(60 * S),
         ..Timeouts::default()
@@ -244,7 +244,7 @@ fn saved_call_lists_its_ports() {
 }
 
 #[test]
-fn time_outs_continue() {
+fn time_outs_continue_in_a_restored_call() {
     let timeouts = Timeouts {
         media_ns: Some(60 * S),
         ..Timeouts::default()
@@ -311,7 +311,7 @@ fn each_change_is_reported_once() {
 }
 
 #[test]
-fn a_call_without_its_port_is_left_out() {
+fn a_call_whose_port_cannot_be_opened_is_not_restored() {
     let bench = call();
     let id = CallId::new(b"c");
     let bytes = bench.calls.export(&id, Reader::Later).expect("a call");
@@ -333,7 +333,7 @@ fn a_call_without_its_port_is_left_out() {
 }
 
 #[test]
-fn damage_is_named() {
+fn the_error_describes_the_damage() {
     let bench = call();
     let bytes = bench
         .calls
@@ -350,13 +350,13 @@ fn damage_is_named() {
     assert_eq!(
         refused(&newer),
         format!(
-            "the saved call is not readable: saved in version {found}, this program reads version {read}"
+            "the saved call is not readable: the state was saved in format version {found}, but this program reads version {read}"
         )
     );
     for len in 0..bytes.len() {
         assert!(refused(&bytes[..len]).contains("damaged"), "{len} bytes");
     }
-    assert!(refused(&[&bytes[..], &[0]].concat()).contains("bytes are left over"));
+    assert!(refused(&[&bytes[..], &[0]].concat()).contains("there are bytes after its end"));
     let mut twice = call();
     let known = twice.calls.restore(0, &bytes, &mut twice.ports);
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
@@ -386,7 +386,7 @@ fn saved_examples_are_restored() {
 proptest! {
     /// Damage as a disk causes it.
     #[test]
-    fn damaged_calls_are_refused_or_whole(
+    fn damaged_calls_are_refused_or_restored_completely(
         example: prop::sample::Index, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let all = examples();

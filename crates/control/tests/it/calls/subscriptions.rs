@@ -118,7 +118,7 @@ fn third_party_gets_a_copy_of_one_partys_media() {
 }
 
 #[test]
-fn a_subscriber_without_a_tag_gets_one() {
+fn a_subscriber_without_a_tag_gets_a_new_tag() {
     let (mut bench, keys) = offered(&[("label", "caller")]);
     let tag = text(&keys, "to-tag").to_owned();
     assert!(!tag.is_empty());
@@ -152,7 +152,7 @@ fn both_sides_are_copied_in_one_description() {
 /// The replacement for `start forwarding`, which is refused: a party's audio in linear samples, whatever the party
 /// sends.
 #[test]
-fn a_subscriber_may_be_offered_linear_samples_alone() {
+fn a_subscriber_can_be_offered_only_linear_samples() {
     let (_, keys) = offered(&[
         ("from-tag", "a"),
         ("rtpp-flags", "codec-mask-all codec-transcode-L16"),
@@ -168,7 +168,7 @@ fn a_subscriber_may_be_offered_linear_samples_alone() {
 
 /// A format that the subscriber does not accept is converted for it: A keeps its codec.
 #[test]
-fn a_subscriber_may_take_another_codec() {
+fn a_subscriber_may_choose_another_codec() {
     let (mut bench, keys) = offered(&[
         ("from-tag", "a"),
         ("to-tag", "rec"),

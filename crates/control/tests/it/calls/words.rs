@@ -50,7 +50,7 @@ fn masked_codec_that_is_accepted_is_in_the_answer() {
 }
 
 #[test]
-fn stripped_codec_that_is_offered_by_name_stays() {
+fn a_stripped_codec_stays_in_the_offer_if_offer_names_it() {
     let lines = "m=audio 4000 RTP/AVP 0 8 101\na=rtpmap:101 telephone-event/8000\n";
     for list in ["strip", "mask", "consume"] {
         let mut bench = Bench::default();
@@ -95,7 +95,7 @@ fn stripped_codec_of_a_copy_is_converted() {
 }
 
 #[test]
-fn excluded_suite_is_not_answered() {
+fn an_answer_has_no_excluded_suite_if_another_one_is_offered() {
     // As documented: if no suite is left, the first one of the offer is still answered.
     let line = |tag: u32, suite: &str| format!("a=crypto:{tag} {suite} inline:{KEY}\n");
     let (long, short) = ("AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32");
@@ -121,7 +121,7 @@ fn excluded_suite_is_not_answered() {
 }
 
 #[test]
-fn keys_in_capitals_are_the_same_keys() {
+fn keys_are_recognised_in_capitals_and_small_letters() {
     let offer = sdp(ALICE, "m=audio 4000 RTP/AVP 0\na=test\na=sendrecv\n");
     let request = |more: &str| {
         let sdp = serde_json::to_string(&offer).expect("a text");
@@ -180,7 +180,7 @@ fn subscription_for_a_recording_server_has_labels() {
 }
 
 #[test]
-fn trickle_offer_without_candidates_is_not_a_hold() {
+fn a_trickle_ice_offer_without_candidates_does_not_hold_the_call() {
     // RFC 8840, section 4.1.1: "0.0.0.0" and port 9 stand for candidates that come later.
     let mut bench = Bench::default();
     let lines = "m=audio 9 RTP/AVP 0\na=ice-ufrag:x\na=ice-pwd:y\na=ice-options:trickle\n";

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn worst_stream_is_first_and_the_selection_stays() {
+    fn the_worst_stream_is_first_and_the_selected_one_stays_selected() {
         let mut model = Model::default();
         let streams = ["well", "lossy", "silent", "known", "alarm"];
         let streams: Vec<Value> = streams.iter().map(|name| json!({"name": name})).collect();

@@ -8,7 +8,7 @@ use super::format::frames_per_buffer;
 /// Digital silence of one buffer's length.
 pub(super) fn silence(info: &gst_audio::AudioInfo) -> Result<gst::Buffer, glib::BoolError> {
     let frames = frames_per_buffer(info) as usize;
-    // Zeroes are not silence in all formats.
+    // Use the format's own silence, because zeroes are not silence in all formats.
     let mut samples = vec![0; frames * info.bpf() as usize];
     info.format_info().fill_silence(&mut samples);
     let mut buffer = gst::Buffer::from_slice(samples);
@@ -20,7 +20,7 @@ pub(super) fn silence(info: &gst_audio::AudioInfo) -> Result<gst::Buffer, glib::
     Ok(buffer)
 }
 
-/// A black picture.
+/// Returns a black picture.
 pub(super) fn black(info: &VideoInfo) -> Result<gst::Buffer, glib::BoolError> {
     // The black has the colour model and range of the target, because converting these would tint the picture.
     let small = VideoInfo::builder(info.format_info().unpack_format(), SMALL, SMALL)
@@ -30,17 +30,17 @@ pub(super) fn black(info: &VideoInfo) -> Result<gst::Buffer, glib::BoolError> {
         .build()?;
     let pixels = gst::Buffer::from_slice(black_pixel(&small).repeat((SMALL * SMALL) as usize));
     let mut config = VideoConverterConfig::new();
-    // Other methods round.
+    // Other methods would round the values.
     config.set_resampler_method(gst_video::VideoResamplerMethod::Nearest);
     config.set_chroma_mode(gst_video::VideoChromaMode::None);
     config.set_dither_method(gst_video::VideoDitherMethod::None);
     convert(&pixels, &small, info, config)
 }
 
-/// Lines and columns of the small picture. Scaled up, it is as black.
+/// Lines and columns of the small picture. Scaling it up keeps it black.
 const SMALL: u32 = 16;
 
-/// A black pixel of a format with 8 or 16 bits for each of four components, the last one alpha. Values from ITU-T H.273.
+/// Returns a black pixel of a format with 8 or 16 bits for each of four components, the last one alpha. Values from ITU-T H.273.
 fn black_pixel(info: &VideoInfo) -> Vec<u8> {
     let format = info.format_info();
     let mut pixel = vec![0xff; format.pixel_stride()[0] as usize];
@@ -60,13 +60,13 @@ fn black_pixel(info: &VideoInfo) -> Vec<u8> {
     pixel
 }
 
-/// A decoded picture, scaled to fit, with black bars if its shape differs.
+/// Returns a decoded picture, scaled to fit, with black bars if its shape differs.
 pub(super) fn still(
     sample: &gst::Sample,
     info: &VideoInfo,
 ) -> Result<gst::Buffer, glib::BoolError> {
     let (Some(caps), Some(pixels)) = (sample.caps(), sample.buffer()) else {
-        return Err(glib::bool_error!("a still without a picture or caps"));
+        return Err(glib::bool_error!("the still has no picture or no caps"));
     };
     // The converter does not set these fields.
     let mut caps = caps.to_owned();
@@ -105,7 +105,7 @@ fn convert(
 ) -> Result<gst::Buffer, glib::BoolError> {
     if to.size() > FRAME_BYTES_MAX {
         return Err(glib::bool_error!(
-            "a frame of {} bytes; must be at most {FRAME_BYTES_MAX}",
+            "a frame has {} bytes; expected at most {FRAME_BYTES_MAX}",
             to.size()
         ));
     }
@@ -119,7 +119,8 @@ fn convert(
     Ok(buffer)
 }
 
-/// Maximum size: four times a frame of 8K with 16 bits for each of four components. Caps may ask for more than memory holds.
+/// Maximum size of a frame: four times a frame of 8K with 16 bits for each of four components. Caps may ask for more than the
+/// memory holds.
 const FRAME_BYTES_MAX: usize = 1 << 30;
 
 /// Position of a picture in a frame.

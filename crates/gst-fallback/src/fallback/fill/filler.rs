@@ -86,7 +86,7 @@ impl Filler {
             gst::element_warning!(
                 element,
                 gst::StreamError::Format,
-                ["the still is black: {warning}"]
+                ["black replaces the still picture: {warning}"]
             );
         }
         match painted.result {
@@ -140,7 +140,7 @@ impl Filler {
         Ok(true)
     }
 
-    /// The next buffer, if it is time for it.
+    /// Returns the next buffer, if it is time for it.
     fn next(&mut self, cx: &mut Cx<'_>) -> Produced {
         let now = self.timer.time().at(cx.now_ns());
         let (Some(content), Some(grid), Some(now)) = (&self.content, &mut self.grid, now) else {
@@ -163,7 +163,7 @@ fn failed(error: impl std::fmt::Display) -> gst::ErrorMessage {
     gst::error_msg!(gst::ResourceError::Failed, ["{error}"])
 }
 
-/// A segment in which times are running times.
+/// Returns the event of a segment in which times are running times.
 fn segment() -> gst::Event {
     gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new())
 }

@@ -30,7 +30,7 @@ const HEIGHT_DEFAULT: i32 = 720;
 const FRAMERATE_DEFAULT: (i32, i32) = (25, 1);
 const AUDIO_BUFFERS_PER_SECOND: u32 = 50;
 
-/// Maximum rate, twice the fastest rate in use. A higher one would take the time of all others on the context.
+/// Maximum rate, twice the fastest rate in use. With a higher rate, the fill would slow down all other elements on the context.
 const RATE_MAX: i32 = 1_536_000;
 const FRAMERATE_MAX: i32 = 1000;
 /// Maximum number of channels: more than any mixer supports.
@@ -39,7 +39,7 @@ const CHANNELS_MAX: i32 = 1024;
 const AUDIO_BYTES_MAX: u32 = 4 << 20;
 
 impl Media {
-    /// All supported caps, in system memory.
+    /// Returns all supported caps, in system memory.
     pub(super) fn caps(self) -> gst::Caps {
         match self {
             Media::Audio => gst_audio::AudioCapsBuilder::new()
@@ -52,7 +52,7 @@ impl Media {
         }
     }
 
-    /// Returns [`caps`](Self::caps), with the `wanted` ones first.
+    /// Returns [`caps`](Self::caps), with those that also match `wanted` first.
     pub(super) fn caps_with(self, wanted: Option<&gst::Caps>) -> gst::Caps {
         let all = self.caps();
         match wanted {
@@ -187,7 +187,7 @@ impl Format {
     }
 }
 
-/// Number of samples of each channel in a buffer. It is a whole number, even at rates at which 20 ms is not.
+/// Returns the number of samples of each channel in a buffer. It is a whole number, even at rates at which 20 ms is not.
 pub(super) fn frames_per_buffer(info: &gst_audio::AudioInfo) -> u32 {
     let frames_max = AUDIO_BYTES_MAX / info.bpf().max(1);
     (info.rate() / AUDIO_BUFFERS_PER_SECOND).clamp(1, frames_max.max(1))

@@ -1,5 +1,5 @@
-//! Schedule of a fill's items: an even grid of running time. Times are computed from the number of an item, not added up. It uses
-//! no clock and no GStreamer.
+//! Schedule of a fill's items: an even grid of running time. The time of an item is computed from its number; times are not added
+//! up. The schedule uses no clock and no GStreamer.
 
 /// A number of items in a number of seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,13 +11,13 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Start of an item, ns from that of item 0.
+    /// Returns the start of an item, ns from that of item 0.
     fn time_ns(self, item: u64) -> u64 {
         let ns = u128::from(item) * self.period() / u128::from(self.items);
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// The last item that starts by this time.
+    /// Returns the last item that starts at this time or before.
     fn item_at(self, ns: u64) -> u64 {
         // time_ns(n) <= ns is n * period < (ns + 1) * items.
         let item = ((u128::from(ns) + 1) * u128::from(self.items) - 1) / self.period();
@@ -43,7 +43,7 @@ struct Place {
     /// Start of item 0.
     base_ns: u64,
     next: u64,
-    /// Time of the last request.
+    /// Time of the last call of [`Grid::next`].
     asked_ns: u64,
 }
 
@@ -64,8 +64,8 @@ pub(super) struct Item {
     pub(super) is_discont: bool,
 }
 
-/// Maximum delay of an item that is still made. A longer delay is abnormal; shorter ones come from a busy machine, or from a
-/// small queue that waits for its sink.
+/// Maximum delay of an item that is still produced. Delays below it come from a busy machine, or from a small queue that waits
+/// for its sink. A longer delay is abnormal.
 pub(super) const LATE_NS_MAX: u64 = 200_000_000;
 /// Running time that jumps back further than this has restarted.
 const BACK_NS_MAX: u64 = LATE_NS_MAX;
@@ -100,8 +100,8 @@ impl Grid {
         self.is_discont = true;
     }
 
-    /// Returns the next step. The first item is due at once, each other item at its start. Items that were missed by more than
-    /// `late_ns_max`, or at an interruption, are skipped, except the current one.
+    /// Returns the next step. The first item is due at once, each other item at its start. After an interruption, or if items are
+    /// more than `late_ns_max` late, the missed items are skipped, except the current one.
     pub(super) fn next(&mut self, now_ns: u64, late_ns_max: u64) -> Step {
         let begun = Place {
             base_ns: now_ns,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn times_follow_from_the_count_even_after_hours() {
+    fn times_of_items_do_not_drift_even_after_hours() {
         let cd = Pace {
             items: 44_100,
             seconds: 882,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_item_at_a_time_is_found() {
+    fn the_item_that_covers_a_time_is_found() {
         for n in (0..1000).chain(90_000_000..90_001_000) {
             let begin_ns = NTSC.time_ns(n);
             assert_eq!(NTSC.item_at(begin_ns), n);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_interruption_nothing_is_caught_up() {
+    fn items_missed_in_an_interruption_are_not_made_later() {
         let mut grid = Grid::new(TEN_A_SECOND);
         item(&mut grid, 0);
         grid.interrupt();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_running_time_is_followed() {
+    fn the_grid_follows_a_restarted_running_time() {
         let mut grid = Grid::new(TEN_A_SECOND);
         item(&mut grid, 100 * SECOND);
         let after = item(&mut grid, 3);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_item_that_is_late_is_not_left_out() {
+    fn a_long_item_that_is_late_is_still_made() {
         let mut grid = Grid::new(Pace {
             items: 1,
             seconds: 10,

@@ -29,20 +29,21 @@ glib::wrapper! {
 }
 
 impl Fill {
-    /// Raw audio: silence in buffers of 20 ms. `caps` is the preferred format, such as that of the stream before. If downstream
-    /// does not accept it, the nearest format is used. The default is the nearest to S16LE, 48 kHz, stereo.
+    /// Creates a source of raw audio: silence in buffers of 20 ms. `caps` is the preferred format, such as that of the stream
+    /// before. If downstream does not accept it, the nearest format is used. The default is the nearest format to S16LE, 48 kHz,
+    /// stereo.
     pub(crate) fn silence(caps: Option<gst::Caps>) -> Fill {
         Fill::new(Kind::Silence, caps)
     }
 
-    /// Raw video: black. `caps` is as for [`Fill::silence`]; the default is the nearest to I420, 1280x720, 25 frames a second,
-    /// square pixels.
+    /// Creates a source of raw video: black. `caps` is as for [`Fill::silence`]; the default is the nearest format to I420,
+    /// 1280x720, 25 frames a second, square pixels.
     pub(crate) fn black(caps: Option<gst::Caps>) -> Fill {
         Fill::new(Kind::Picture(Picture::Black), caps)
     }
 
-    /// Raw video of a decoded frame, scaled to fit, with black bars if its shape differs. A frame that cannot be converted
-    /// becomes black, with a warning message. `caps` is as for [`Fill::black`].
+    /// Creates a source of raw video: a decoded frame, scaled to fit, with black bars if its shape differs. If the frame cannot
+    /// be converted, the picture is black, and a warning message is posted. `caps` is as for [`Fill::black`].
     pub(crate) fn still(sample: gst::Sample, caps: Option<gst::Caps>) -> Fill {
         Fill::new(Kind::Picture(Picture::Still(sample)), caps)
     }

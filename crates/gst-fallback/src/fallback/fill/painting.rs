@@ -1,4 +1,4 @@
-//! Converts pictures on other threads: converting and scaling take long, and would block a context's thread.
+//! Converts pictures on other threads, because converting and scaling take long and would block a context's thread.
 
 use std::sync::OnceLock;
 
@@ -21,7 +21,7 @@ pub(super) struct Painted {
     /// The format that it was converted for.
     pub(super) caps: gst::Caps,
     pub(super) result: Result<gst::Buffer, glib::BoolError>,
-    /// Set if the still could not be converted, so that this picture is black.
+    /// The reason if the still could not be converted. Then this picture is black.
     pub(super) warning: Option<glib::BoolError>,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn paint_later(
     Ok(())
 }
 
-/// Maximum number of threads in the pool of the process. They exist only while there is work.
+/// Maximum number of threads in the process's pool. They exist only while there is work.
 const PAINTERS_MAX: u32 = 2;
 
 fn paint(picture: &Picture, format: &Format) -> Painted {
@@ -51,7 +51,9 @@ fn paint(picture: &Picture, format: &Format) -> Painted {
     let Info::Video(info) = &format.info else {
         return Painted {
             caps,
-            result: Err(glib::bool_error!("a picture in caps of audio")),
+            result: Err(glib::bool_error!(
+                "cannot make a picture, because the caps are those of audio"
+            )),
             warning: None,
         };
     };

@@ -239,7 +239,7 @@ pub(super) fn bytes(buffer: &gst::BufferRef) -> Vec<u8> {
     buffer.map_readable().unwrap().to_vec()
 }
 
-/// Address of a buffer's only memory.
+/// Returns the address of a buffer's only memory.
 pub(super) fn memory(buffer: &gst::BufferRef) -> *const u8 {
     assert_eq!(buffer.n_memory(), 1);
     buffer.map_readable().unwrap().as_ptr()

@@ -15,7 +15,7 @@ use super::test_rig::*;
 const ANY_AUDIO: &str = "audio/x-raw";
 const ANY_VIDEO: &str = "video/x-raw";
 
-/// The first buffer of a fill after a stock pipeline.
+/// Returns the first buffer of a fill after a stock pipeline.
 fn decoded(fill: Fill, line: &str) -> gst::Buffer {
     let pipeline = gst::Pipeline::new();
     let rest =
@@ -77,7 +77,7 @@ fn silence_of_all_formats_and_layouts_is_decoded_to_zero() {
             }
         }
     }
-    // The value follows from the definition (offset binary), not from the stock decoder.
+    // The value follows from the definition of the format (offset binary), not from the stock decoder.
     let rig = Rig::playing(silence(None), "audio/x-raw,format=U8");
     assert!(bytes(&rig.buffer()).iter().all(|byte| *byte == 0x80));
 }
@@ -121,7 +121,7 @@ fn black_has_the_values_of_its_range() {
 /// Red, green, blue and white, each in a quarter.
 const QUARTERS: [[u8; 3]; 4] = [[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]];
 
-/// A decoded frame with those quarters.
+/// Returns a decoded frame with those quarters.
 fn quarters(width: u32, height: u32, ratio: (i32, i32)) -> gst::Sample {
     init();
     let info = VideoInfo::builder(VideoFormat::Rgb, width, height)
@@ -151,7 +151,7 @@ fn quarters(width: u32, height: u32, ratio: (i32, i32)) -> gst::Sample {
         .build()
 }
 
-/// The frame in RGB, by the stock converter.
+/// Returns the frame in RGB, by the stock converter.
 fn pixels(buffer: &gst::Buffer, of: &gst::Caps) -> impl Fn(u32, u32) -> [u8; 3] + use<> {
     let sample = gst::Sample::builder().buffer(buffer).caps(of).build();
     let rgb = caps("video/x-raw,format=RGB");
@@ -213,7 +213,7 @@ fn a_still_fills_the_frame_as_far_as_its_shape_allows() {
 }
 
 #[test]
-fn a_still_of_the_same_caps_is_the_picture_itself() {
+fn a_still_with_the_caps_of_the_output_is_not_converted() {
     let picture = quarters(320, 240, (1, 1));
     let expected = bytes(picture.buffer().unwrap());
     let mut wanted = picture.caps_owned().unwrap();
@@ -288,7 +288,7 @@ fn unconstrained_caps_have_the_documented_defaults() {
             "video/x-raw,width=[1,640],height=[1,480],framerate=[30/1,60/1],pixel-aspect-ratio={16/11,10/11}",
             "video/x-raw,format=I420,width=640,height=480,framerate=30/1,pixel-aspect-ratio=10/11",
         ),
-        // These caps have memory that it cannot allocate, next to ordinary memory.
+        // These caps include a kind of memory that the element cannot allocate, next to ordinary memory.
         (
             black,
             "video/x-raw(memory:GLMemory),format=RGBA;video/x-raw,format=NV12",
@@ -462,7 +462,7 @@ fn blocked_filler_resumes_at_the_present() {
 }
 
 #[test]
-fn a_little_delay_leaves_nothing_out() {
+fn a_short_delay_omits_no_buffer() {
     let rig = Rig::playing(silence(None), ANY_AUDIO);
     rig.buffer();
     rig.run_to(130 * MS);
@@ -499,7 +499,7 @@ fn filler_resumes_after_a_pause_with_a_discontinuity() {
 }
 
 #[test]
-fn restarted_running_time_is_followed() {
+fn the_grid_follows_a_restarted_running_time() {
     let rig = Rig::new(silence(None), ANY_AUDIO, 50 * SECOND);
     rig.to(gst::State::Playing);
     assert_eq!(rig.buffer().pts(), Some(50 * SECOND));
@@ -569,7 +569,7 @@ fn renegotiated_caps_keep_the_time_line() {
 }
 
 #[test]
-fn a_rate_that_varies_has_the_usual_pace() {
+fn variable_frame_rates_become_the_default_rate() {
     let wanted = caps("video/x-raw,format=I420,width=64,height=48,framerate=0/1");
     let rig = Rig::playing(black(Some(wanted)), ANY_VIDEO);
     assert_eq!(rig.buffer().duration(), Some(40 * MS));
@@ -598,7 +598,7 @@ fn states_may_change_in_any_order() {
             let first = rig.buffer();
             assert_eq!(first.pts(), Some(second * SECOND), "a new stream");
             assert!(first.flags().contains(gst::BufferFlags::DISCONT));
-            // The same while a picture is being converted.
+            // Test the same while a picture is being converted.
             for state in [Null, Playing, Ready, Playing, Paused, Null] {
                 rig.to(state);
                 rig.drain.set_active(false).unwrap();
@@ -680,7 +680,7 @@ fn filler_is_live_and_answers_queries() {
     );
 }
 
-/// Alone in its process, so that threads can be counted.
+/// The test is alone in its process, so that threads can be counted.
 #[test]
 fn fifty_fills_have_the_threads_of_one() {
     init();

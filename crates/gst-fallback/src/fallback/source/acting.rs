@@ -10,7 +10,7 @@ use super::core::{Action, Reason, Run, SourceCore, SourceId};
 use super::slot::Slot;
 use super::state::Shared;
 
-/// Handles time-outs from a start of the element, which has this number, until it stops.
+/// Handles the time-outs of an element from a start until it stops. `start` is the number of that start.
 pub(super) async fn watch(shared: Shared, start: u64, element: glib::WeakRef<FallbackSrc>) {
     while shared.timed_out(start).await {
         let Some(element) = element.upgrade() else {

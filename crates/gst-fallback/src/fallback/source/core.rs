@@ -1,7 +1,7 @@
 //! Decides which sources run, when one is restarted, and when all are given up. It uses no clock, no lock and no GStreamer.
 //!
-//! All times are running time, ns; the current time is a parameter. After each `handle_*`, drain [`SourceCore::poll_action`], and
-//! call [`SourceCore::handle_timeout`] at [`SourceCore::next_timeout`], which may have changed.
+//! All times are running time, ns; the current time is a parameter. After each `handle_*`, drain [`SourceCore::poll_action`].
+//! Then call [`SourceCore::handle_timeout`] at [`SourceCore::next_timeout`], which may have changed.
 //!
 //! The sources are ordered, the main one first. The main source and the first fallback always run, so that the fallback is
 //! available at once. A later fallback runs while no source before it delivers. Each start of a source is a new [`Run`]: events
@@ -116,7 +116,7 @@ pub(super) enum Action {
     Release(Run),
     /// Hold the streams back. The answer is [`SourceCore::handle_ready`] when they are held.
     Hold(Run),
-    /// Tell the output that the source has failed, so that it does not wait for it.
+    /// Tell the output that the source has failed, so that the output does not wait for it.
     Fail(Run),
     /// Report to the application that the next start, the `number`-th in a row, is in `delay_ns`.
     Retry {
@@ -130,7 +130,7 @@ pub(super) enum Action {
         source: SourceId,
         reason: Reason,
     },
-    /// Post an error of the element: no source is left to wait for.
+    /// Post an error of the element: there is no source left to wait for.
     Fatal {
         reason: Reason,
     },
@@ -157,7 +157,7 @@ pub(super) struct SourceCore {
     sources: Vec<Source>,
     outputs: Outputs,
     is_started: bool,
-    /// Whether time passes.
+    /// Whether the element plays, so that time advances.
     is_playing: bool,
     is_unblocked: bool,
     /// Whether the main source has ended, so that nothing is started again.
@@ -235,7 +235,7 @@ impl SourceCore {
 
 /// Events of a run.
 impl SourceCore {
-    /// Notes that the source is running. A live source's data has its own times, and may arrive at any time.
+    /// Notes that the source is running. A live source has its own times, and its data may arrive at any time.
     pub(super) fn handle_started(&mut self, now_ns: u64, run: Run, is_live: bool) {
         if let Some(source) = self.at(now_ns, run) {
             source.is_live = is_live;
@@ -265,7 +265,7 @@ impl SourceCore {
         }
     }
 
-    /// Notes arriving data, live or after the release.
+    /// Notes that data has arrived, from a live source or after the release.
     pub(super) fn handle_data(&mut self, now_ns: u64, run: Run) {
         let Some(source) = self.at(now_ns, run) else {
             return;
@@ -333,7 +333,7 @@ impl SourceCore {
             return;
         };
         source.life = Life::Idle;
-        // Data that was on its way at the failure may have arrived after it.
+        // Data that the source sent before its failure may have arrived after it.
         let fails = source.failures > 0 && !source.has_still;
         self.actions.extend(fails.then_some(Action::Fail(run)));
         if let Some(reason) = why {
@@ -365,7 +365,7 @@ impl SourceCore {
         self.decide();
     }
 
-    /// Notes the source that passes now; `None`: silence or black.
+    /// Notes the source that passes now. `None` means silence or black.
     pub(super) fn handle_active(&mut self, now_ns: u64, kind: Kind, active: Option<SourceId>) {
         self.now_ns = now_ns;
         self.outputs.set_active(kind, active);
@@ -440,7 +440,7 @@ impl SourceCore {
         }
     }
 
-    /// Releases all sources that are ready and may start.
+    /// Releases all sources that are ready and whose streams may start.
     fn release_ready(&mut self) {
         let may_begin = !self.settings.manual_unblock || self.is_unblocked;
         for id in 0..self.sources.len() {
@@ -519,8 +519,8 @@ impl SourceCore {
         if id <= MAIN + 1 {
             return true;
         }
-        // A later source continues until another one passes. An earlier source must have delivered for some time first, so that
-        // it is not expected to fail again at once.
+        // A later source continues until another source passes. Before it is stopped, an earlier source must have delivered for
+        // some time, so that the earlier one is not expected to fail again at once.
         let before = &self.sources[..id];
         let settings = &self.settings;
         match source.runs() {
@@ -591,8 +591,8 @@ impl SourceCore {
         !self.actions.is_empty()
     }
 
-    /// The next time at which something changes without an event. After [`SourceCore::handle_timeout`] at that time, the result
-    /// is later.
+    /// Returns the next time at which something changes without an event. If [`SourceCore::handle_timeout`] is called at that
+    /// time, the next result is later.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         if !self.is_playing {
             return None;
@@ -615,7 +615,7 @@ impl SourceCore {
         all.filter(|ns| *ns > self.now_ns).min()
     }
 
-    /// Whether this is the current run of its source, and not being stopped.
+    /// Whether this is the current run of its source, and the source is not being stopped.
     pub(super) fn is_current(&self, run: Run) -> bool {
         let source = self.sources.get(run.source);
         self.is_started && source.is_some_and(|source| source.number == run.number && source.runs())

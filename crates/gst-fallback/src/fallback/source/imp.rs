@@ -58,7 +58,7 @@ pub struct FallbackSrc {
     #[property(name = "timeout", nick = "Timeout", blurb = "Time without timely data after which another source replaces the active one, ns", type = u64, get = |s: &Self| s.options().core.timeout_ns, set = |s: &Self, v| s.set_core(|core| core.timeout_ns = v), default = 5_000_000_000, maximum = TIME_NS_MAX, flags = UP_TO_READY)]
     #[property(name = "restart-timeout", nick = "Restart timeout", blurb = "Time without data after which a source is restarted, ns", type = u64, get = |s: &Self| s.options().core.restart_timeout_ns, set = |s: &Self, v| s.set_core(|core| core.restart_timeout_ns = v), default = 5_000_000_000, maximum = TIME_NS_MAX)]
     #[property(name = "retry-timeout", nick = "Retry timeout", blurb = "Time without data from any source after which the element fails, ns", type = u64, get = |s: &Self| s.options().core.retry_timeout_ns, set = |s: &Self, v| s.set_core(|core| core.retry_timeout_ns = v), default = 60_000_000_000, maximum = TIME_NS_MAX)]
-    #[property(name = "retry-delay", nick = "Retry delay", blurb = "Maximum delay before the first retry, ns; it doubles with each retry; the actual delay is random, at least half of it", type = u64, get = |s: &Self| s.options().core.retry_delay_ns, set = |s: &Self, v| s.set_core(|core| core.retry_delay_ns = v), default = 1_000_000_000, minimum = RETRY_DELAY_NS_MIN, maximum = TIME_NS_MAX)]
+    #[property(name = "retry-delay", nick = "Retry delay", blurb = "Maximum delay before the first retry, ns. It doubles with each retry; the actual delay is random, between half of this maximum and the maximum", type = u64, get = |s: &Self| s.options().core.retry_delay_ns, set = |s: &Self, v| s.set_core(|core| core.retry_delay_ns = v), default = 1_000_000_000, minimum = RETRY_DELAY_NS_MIN, maximum = TIME_NS_MAX)]
     #[property(name = "retry-delay-max", nick = "Greatest retry delay", blurb = "Maximum delay before any retry, ns", type = u64, get = |s: &Self| s.options().core.retry_delay_ns_max, set = |s: &Self, v| s.set_core(|core| core.retry_delay_ns_max = v), default = 30_000_000_000, minimum = RETRY_DELAY_NS_MIN, maximum = TIME_NS_MAX)]
     #[property(name = "max-retries", nick = "Maximum retries", blurb = "Number of failed retries in a row after which a source is given up; -1: no limit", type = i32, get = |s: &Self| s.options().core.retries_max.map_or(-1, u32::cast_signed), set = |s: &Self, v: i32| s.set_core(|core| core.retries_max = u32::try_from(v).ok()), default = -1, minimum = -1)]
     #[property(name = "restart-on-eos", nick = "Restart on EOS", blurb = "Restart the main source when it ends; false: the output ends", type = bool, get = |s: &Self| s.options().core.restart_on_eos, set = |s: &Self, v| s.set_core(|core| core.restart_on_eos = v), default = false)]
@@ -210,7 +210,7 @@ impl FallbackSrc {
         *lock(&self.slots) = Arc::default();
     }
 
-    /// Makes the sources and outputs follow the element's state. They change their states separately.
+    /// Makes the sources and outputs follow the element's state. Each of them changes its state separately.
     fn move_sources(&self) {
         let obj = self.obj();
         for slot in obj.slots().iter() {
@@ -225,7 +225,7 @@ impl FallbackSrc {
 
 /// Messages.
 impl FallbackSrc {
-    /// Consumes the messages of a source, except those that concern the application in any case.
+    /// Consumes the messages of a source. Returns `false` for messages that the application needs in any case.
     fn handle_source_message(&self, message: &gst::Message, shell: &Shell) -> bool {
         let obj = self.obj();
         let run = obj.slots().iter().find_map(|slot| {
@@ -265,7 +265,7 @@ impl FallbackSrc {
         }
     }
 
-    /// Translates a message of a switch: the switch reports pads, but the application knows sources.
+    /// Translates a message of a switch: the switch reports pads, but the application knows only sources.
     fn handle_switch_message(&self, message: &gst::Message, output: &Output) -> bool {
         let gst::MessageView::Element(details) = message.view() else {
             return false;
@@ -425,7 +425,7 @@ impl BinImpl for FallbackSrc {
     }
 }
 
-/// Maximum of times. As for GStreamer's times, it is any value except the one for none.
+/// Maximum of times. As with GStreamer's own times, all values are allowed except the one for no time.
 const TIME_NS_MAX: u64 = u64::MAX - 1;
 /// Minimum delay between two tries of a source that fails at once.
 const RETRY_DELAY_NS_MIN: u64 = 10_000_000;

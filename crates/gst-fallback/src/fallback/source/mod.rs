@@ -1,4 +1,4 @@
-//! `fallbacksrc`: plays a source, and other ones while it fails.
+//! `fallbacksrc`: plays a source, and other sources while that one fails.
 //!
 //! - `core`: decides which sources run, retries and their delays, when all are given up, and when silence and black are produced.
 //! - `slot`, `running`, `shell`: a place in the order of sources, a run of its source, and the bin around the run.
@@ -24,7 +24,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Plays the best of several sources that delivers.
+    /// Plays the first of several sources that delivers.
     pub struct FallbackSrc(ObjectSubclass<imp::FallbackSrc>) @extends gst::Bin, gst::Element, gst::Object;
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Options {
     pub(super) source: Option<gst::Element>,
     pub(super) fallback_uri: Option<String>,
     pub(super) fallback_source: Option<gst::Element>,
-    /// URIs after the first fallback, in this order.
+    /// URIs of the fallbacks after the first one, in this order.
     pub(super) fallback_uris: Vec<String>,
     pub(super) min_latency_ns: u64,
     pub(super) min_hold_ns: u64,
@@ -24,7 +24,8 @@ pub(super) struct Options {
     /// Caps of the output; `None`: any.
     pub(super) audio_caps: Option<gst::Caps>,
     pub(super) video_caps: Option<gst::Caps>,
-    /// Caps of the silence while no source delivers; `None`: those that passed before, or downstream's preference.
+    /// Caps of the silence while no source delivers. `None` means those of the stream that passed before, or downstream's
+    /// preference.
     pub(super) fill_audio_caps: Option<gst::Caps>,
     pub(super) fill_video_caps: Option<gst::Caps>,
     /// Whether a restarted file resumes at its last position.
@@ -63,7 +64,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Text for messages and statistics.
+    /// Returns a text for messages and statistics.
     pub(super) fn text(&self) -> String {
         match self {
             Origin::Uri(uri) => uri.clone(),
@@ -73,7 +74,7 @@ impl Origin {
 }
 
 impl Options {
-    /// The sources, in their order.
+    /// Returns the sources, in their order.
     ///
     /// # Errors
     /// Fails if the main source is missing, or if a place in the order has two sources.
@@ -93,7 +94,7 @@ impl Options {
         Ok([main].into_iter().chain(first).chain(others).collect())
     }
 
-    /// The kinds of the outputs.
+    /// Returns the kinds of the outputs.
     ///
     /// # Errors
     /// Fails if both kinds are disabled.

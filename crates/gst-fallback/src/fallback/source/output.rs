@@ -40,7 +40,7 @@ struct Fillers {
     last: Option<Filler>,
     /// Pictures that replace their sources.
     stills: Vec<Filler>,
-    /// Whether no more fillers are started.
+    /// Whether new fillers must not be started any more.
     are_over: bool,
 }
 
@@ -66,14 +66,14 @@ impl Output {
             .property("immediate-fallback", options.core.immediate_fallback)
             .property("min-hold", options.min_hold_ns)
             .property("recover-after", options.recover_after_ns)
-            // Only those ends reach the switch that are to end the output.
+            // Only an end of stream that must end the output reaches the switch.
             .property("stop-on-eos", true)
             .property("switch-on-eos", true)
             .property("seamless", true)
             .property("sync", false)
             .build();
         copy_context(context, &switch);
-        // A source that restarts is unlinked, but has not failed. Failures are marked.
+        // A source that restarts is unlinked, but that is not a failure. Failures are marked explicitly.
         switch.keep_unlinked();
         element.add(&switch)?;
         let of_switch = switch.static_pad("src").expect("it has one");
@@ -195,7 +195,7 @@ impl Output {
         self.follow(element);
     }
 
-    /// Changes silence, black and pictures to the element's state, PAUSED or PLAYING.
+    /// Changes the states of silence, black and pictures to the element's state, PAUSED or PLAYING.
     pub(super) fn follow(&self, element: &FallbackSrc) {
         element.shared().follow(|state| {
             let fillers = lock(&self.fillers);
@@ -223,7 +223,7 @@ impl Output {
         self.follow(element);
     }
 
-    /// Caps of the data that passed last, so that downstream need not change.
+    /// Caps of the data that passed last. With these caps, downstream need not change.
     fn caps_for_fill(&self) -> Option<gst::Caps> {
         let passed = || self.switch.static_pad("src")?.current_caps();
         self.fill_caps.clone().or_else(passed)
@@ -235,14 +235,18 @@ impl Output {
         match filler.begin(element) {
             Ok(()) => Some(filler),
             Err(error) => {
-                gst::warning!(crate::kit::CAT, obj = element, "no fill: {error}");
+                gst::warning!(
+                    crate::kit::CAT,
+                    obj = element,
+                    "cannot generate silence or black: {error}"
+                );
                 filler.take_down(element);
                 None
             }
         }
     }
 
-    /// The main source's end ends the output: no other source continues it.
+    /// Ends the output, because the main source has ended. No other source continues the output.
     pub(super) fn end(&self, element: &FallbackSrc, sources: usize) {
         self.update_fill(element, sources);
         for still in std::mem::take(&mut lock(&self.fillers).stills) {
@@ -277,7 +281,7 @@ impl Filler {
         element.add(&self.fill)?;
         let src_pad = self.fill.static_pad("src").expect("it has one");
         let linked = src_pad.link(&self.pad);
-        linked.map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+        linked.map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
         Ok(())
     }
 
@@ -287,7 +291,7 @@ impl Filler {
     }
 }
 
-/// The place of the source behind a pad of the switch, from the pad's name.
+/// Returns the place of the source behind a pad of the switch, from the pad's name.
 pub(super) fn source_of(pad: &gst::Pad) -> Option<SourceId> {
     source_of_name(&pad.name())
 }
@@ -305,8 +309,8 @@ pub(super) fn copy_context(context: &ContextSettings, element: &impl IsA<gst::El
     }
 }
 
-/// Downstream may block the pushing thread, as sinks do before PLAYING and until the time of a buffer. On a named context that is
-/// forbidden; without one, each output uses a separate thread while it is filled.
+/// Downstream may block the pushing thread, as sinks do before PLAYING and until the time of a buffer. On a named context,
+/// downstream must not do that. Without a named context, each output uses a separate thread while it is filled.
 fn context_of_fill(
     element: &FallbackSrc,
     kind: Kind,
@@ -350,7 +354,7 @@ fn ghost_pad(
 impl FallbackSrc {
     /// Reports a stream's health to the other streams of the source, so that all of them change together.
     fn note_health(&self, kind: Kind, source: SourceId, is_healthy: bool) {
-        // The end of one stream does not make the others fail.
+        // The end of one stream is not a failure of the others.
         let has_ended = self.shared().state().core.has_output_ended(kind);
         let others = self.outputs();
         for other in others

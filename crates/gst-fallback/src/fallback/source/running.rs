@@ -29,7 +29,7 @@ pub(super) struct Running {
     element: glib::WeakRef<FallbackSrc>,
     /// The lock is never held across a change of state, because the streams' threads take it.
     streams: Mutex<Streams>,
-    /// Position to resume at, for all held streams. The first stream that reads it takes it.
+    /// Position at which all held streams resume. The first stream that reads it takes it.
     resume: Mutex<Option<gst::ClockTime>>,
 }
 
@@ -38,7 +38,7 @@ struct Streams {
     list: Vec<Stream>,
     /// Further streams of the same kinds, which pass only if the application selects them.
     extras: Vec<Stream>,
-    /// Whether the application has selected the streams, or need not.
+    /// Whether the application has selected the streams, or no selection is needed.
     is_mapped: bool,
     /// Number of elements that may still add streams: the source itself, and decoders after it.
     awaited: u32,
@@ -207,7 +207,7 @@ impl Running {
         has_output && !streams.list.iter().any(|stream| stream.kind == kind)
     }
 
-    /// Whether a stream of this kind would be a further one, and the application is still to be asked.
+    /// Whether the element accepts further streams of this kind, because the application has not been asked yet.
     fn is_extra(&self, element: &FallbackSrc, kind: Kind) -> bool {
         let has_output = element.outputs().iter().any(|output| output.kind() == kind);
         has_output && !lock(&self.streams).is_mapped
@@ -389,7 +389,7 @@ impl Running {
         self.look_whether_ready();
     }
 
-    /// Reports to the core when all streams have arrived and wait.
+    /// Reports to the core when all streams have arrived and are held.
     fn look_whether_ready(&self) {
         let Some(element) = self.element.upgrade() else {
             return;
@@ -412,7 +412,7 @@ impl Running {
             if !is_complete || !(all_wait || streams.is_live) || is_done {
                 return;
             }
-            // A picture next to other streams does not pass.
+            // A picture does not pass if there are other streams.
             let to_pass = list.iter().filter(|stream| stream.end.is_some());
             let present: Vec<Kind> = to_pass.map(|stream| stream.kind).collect();
             let still = streams.still();
@@ -472,7 +472,7 @@ impl Running {
         });
     }
 
-    /// Notes that the source is live, so that its streams are not held.
+    /// Notes that the source is live, so that its streams must not be held.
     pub(super) fn go_live(&self) {
         {
             let mut streams = lock(&self.streams);
@@ -488,7 +488,7 @@ impl Running {
     pub(super) fn release(&self, at: gst::ClockTime) {
         let mut streams = lock(&self.streams);
         streams.is_released = true;
-        // The items start after the data that is still in the run's queue.
+        // The items start after the data that is still in the queue of this run.
         let at = streams.end.map_or(at, |end| end.max(at));
         let begins = streams
             .list
@@ -551,7 +551,7 @@ impl Running {
         });
         {
             let mut streams = lock(&self.streams);
-            // A stream that the application has exchanged for another one is dropped.
+            // If the application has selected another stream instead of this one, the data is dropped.
             if !streams.list.iter().any(|stream| stream.pad == *pad) {
                 return;
             }
@@ -561,7 +561,7 @@ impl Running {
         element.tell(|core, now_ns| core.handle_data(now_ns, run));
     }
 
-    /// Watches the pad where the streams leave for the output, at their time.
+    /// Watches the pad at which the streams leave for the output, when their time has come.
     fn watch_end(self: &Arc<Self>, kind: Kind, end: &gst::Pad) {
         let weak = Arc::downgrade(self);
         let types = gst::PadProbeType::EVENT_DOWNSTREAM
@@ -572,7 +572,7 @@ impl Running {
                 return gst::PadProbeReturn::Ok;
             };
             match &info.data {
-                // Data still on its way from a failed source would make it look healthy again.
+                // Data that a failed source sent before would make it look healthy again.
                 Some(gst::PadProbeData::Buffer(_) | gst::PadProbeData::BufferList(_))
                     if !running.is_current() =>
                 {
@@ -614,7 +614,7 @@ impl Running {
         }
     }
 
-    /// Drops an end that does not end the output: one that restarts the source, or follows an error.
+    /// Drops an end of stream that does not end the output: it restarts the source, or follows an error.
     fn note_end(&self, kind: Kind) -> gst::PadProbeReturn {
         let Some(element) = self.element.upgrade() else {
             return gst::PadProbeReturn::Ok;

@@ -1,8 +1,8 @@
 //! A bin around a run of a source. It is excluded from the element's state changes.
 //!
 //! A `GstBin` also visits children whose state is locked. It waits for the lock of their state change, which a slow source holds.
-//! It also adopts the outcome of their last change, failed or asynchronous. The shell never changes its state, whatever the
-//! source in it does, and passes on all messages unchanged.
+//! It also adopts the outcome of their last change, even if that failed or is asynchronous. The shell never changes its state,
+//! whatever the source in it does. It passes on all messages unchanged.
 
 use gst::glib;
 use gst::prelude::*;
@@ -20,7 +20,7 @@ impl Shell {
         shell
     }
 
-    /// The shell that a message comes from.
+    /// Returns the shell that a message comes from.
     pub(super) fn of(message: &gst::Message) -> Option<Shell> {
         let sources = std::iter::successors(message.src().cloned(), |object| object.parent());
         sources

@@ -53,7 +53,8 @@ impl Slot {
         *latest = (*latest).max(Some(end));
     }
 
-    /// Earliest start of a run. It is not before the end of the previous run, whose data the output may already have.
+    /// Returns the earliest running time at which a run may start. It is not before the end of the previous run, whose data the
+    /// output may already have.
     pub(super) fn begin(&self, now: gst::ClockTime) -> gst::ClockTime {
         lock(&self.end).map_or(now, |end| end.max(now))
     }
@@ -90,8 +91,8 @@ impl Slot {
         self.follow(element);
     }
 
-    /// Changes the source to the element's state, PAUSED or PLAYING. If another thread is changing the source, that thread does
-    /// so afterwards.
+    /// Changes the source to the element's state, PAUSED or PLAYING. If another thread is already changing the source, this call
+    /// returns at once, and that thread makes this change afterwards.
     pub(super) fn follow(&self, element: &FallbackSrc) {
         element.shared().follow(|state| {
             let Ok(_moving) = self.moving.try_lock() else {
@@ -127,7 +128,7 @@ impl Slot {
         }
     }
 
-    /// The source element; for a URI it may be a new one each time.
+    /// Returns the source element. For a URI, it may be a new one each time.
     fn source(&self, element: &FallbackSrc) -> Result<gst::Element, glib::BoolError> {
         let uri = match &*lock(&self.origin) {
             Origin::Element(source) => return Ok(source.clone()),
@@ -135,7 +136,8 @@ impl Slot {
         };
         let uri = element.emit_by_name::<Option<String>>("update-uri", &[&uri]);
         let uri = uri.filter(|uri| !uri.is_empty());
-        let uri = uri.ok_or_else(|| glib::bool_error!("update-uri gave no URI"))?;
+        let uri =
+            uri.ok_or_else(|| glib::bool_error!("the handler of update-uri returned no URI"))?;
         *lock(&self.origin) = Origin::Uri(uri.clone());
         let options = element.options();
         let source = gst::ElementFactory::make("uridecodebin")
@@ -160,7 +162,7 @@ impl Running {
     fn begin(self: &Arc<Self>, element: &FallbackSrc) -> Result<bool, glib::BoolError> {
         self.add_to(element)?;
         let changed = self.set_state(element, gst::State::Paused);
-        changed.map_err(|_| glib::bool_error!("it cannot be started"))?;
+        changed.map_err(|_| glib::bool_error!("the source cannot be started"))?;
         let is_live = self.is_live();
         if is_live {
             self.go_live();
@@ -170,7 +172,7 @@ impl Running {
 }
 
 impl FallbackSrc {
-    /// The current run of a source, if it is this one.
+    /// Returns the current run of a source, if it is this one.
     pub(super) fn running(&self, run: Run) -> Option<Arc<Running>> {
         let running = self.slots().get(run.source)?.running()?;
         (running.run == run).then_some(running)

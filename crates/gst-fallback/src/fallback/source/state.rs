@@ -35,7 +35,7 @@ pub(super) struct State {
     /// The last running time while the element played.
     now_ns: u64,
     watched_ns: Option<u64>,
-    /// Number of starts. The watch of an earlier start ends.
+    /// Number of starts. A time-out task of an earlier start ends when this number changes.
     starts: u64,
 }
 
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Running time, 0 before the base time.
+    /// Returns the running time, 0 before the base time.
     pub(super) fn now_ns(&self) -> u64 {
         self.state().now_ns()
     }
@@ -136,8 +136,8 @@ impl Shared {
         self.state().is_acting = false;
     }
 
-    /// Waits for a time-out that must be handled. Returns `false` if the element has been restarted or stopped since the start of
-    /// this number.
+    /// Waits for a time-out that must be handled. Returns `false` if the element has been stopped or restarted since the start
+    /// with this number.
     pub(super) async fn timed_out(&self, start: u64) -> bool {
         let has_come = |state: &mut Guard<'_, State>| {
             if state.starts != start {

@@ -43,7 +43,7 @@ impl PropertyGroup for Statistics {
     }
 }
 
-/// The property `stats`: the same statistics, and those of each source.
+/// Returns the property `stats`: the same statistics, and those of each source.
 pub(super) fn all(element: &FallbackSrc) -> gst::Structure {
     let (main, fallback) = counters(element);
     let sources = element.slots();
@@ -63,7 +63,7 @@ pub(super) fn all(element: &FallbackSrc) -> gst::Structure {
         .build()
 }
 
-/// Counters of the main source, and of all fallbacks.
+/// Returns the counters of the main source, and of all fallbacks.
 fn counters(element: &FallbackSrc) -> (Counters, Counters) {
     let sources = element.slots().len();
     let state = element.shared().state();

@@ -20,7 +20,7 @@ pub(super) async fn watch(turns: Turns, start: u64, element: glib::WeakRef<Fallb
     }
 }
 
-/// Ends the output if that is due and no push is running; otherwise the pushing thread does so.
+/// Ends the output if that is due and no push is running. If a push is running, the pushing thread ends the output.
 pub(super) fn tell_of_end(turns: &Turns, element: &FallbackSwitch) {
     let Some(src_pad) = element.static_pad("src") else {
         return;
@@ -77,7 +77,7 @@ pub(super) fn meet_partner(element: &FallbackSwitch) {
 
 pub(super) fn set_partner(element: &FallbackSwitch, partner: Option<&FallbackSwitch>) {
     if partner == Some(element) {
-        let text = "partner: another fallbackswitch, not itself";
+        let text = "partner: expected another fallbackswitch, not the element itself";
         gst::warning!(crate::kit::CAT, obj = element, "{text}");
         return;
     }

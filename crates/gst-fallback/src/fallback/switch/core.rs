@@ -4,13 +4,13 @@
 //! [`SwitchCore::poll_action`], and call [`SwitchCore::handle_timeout`] at [`SwitchCore::next_timeout`], which may have moved.
 //!
 //! An input is healthy from a timely buffer until `timeout` after the end of that buffer. If the active input fails, another one
-//! becomes active at once. The same happens if its partner fails (another stream of the same source, in another switch) and there
-//! is an input with a healthy partner. The output then continues at the time of the failure: older data of the new input is
-//! stale.
+//! becomes active at once. The same happens if the partner of the active input fails (another stream of the same source, in
+//! another switch), and there is an input with a healthy partner. The output then continues at the time of the failure, and older
+//! data of the new input is dropped.
 //!
-//! A change for another reason, away from an input that still delivers, also happens at once by default. With
-//! [`Settings::is_seamless`] it is first a *wish*. The wish becomes a change at a suitable buffer of the wanted input, so that no
-//! gap occurs. In a coded stream that is a keyframe.
+//! The switch may also leave an input that still delivers, for another reason. By default, it does so at once. With
+//! [`Settings::is_seamless`] there is first a *wish*. The wish becomes a change at a suitable buffer of the wanted input, so that
+//! no gap occurs. In a coded stream, that is a keyframe.
 //!
 //! By default the end of the active input ends the output. The output resumes with another input after the timeout, or with a
 //! better one at once. With [`Settings::switches_on_eos`] the next input continues the output.
@@ -36,7 +36,7 @@ pub(super) struct Settings {
     pub(super) immediate_fallback: bool,
     /// Whether the switch chooses the input; otherwise the application does.
     pub(super) auto_switch: bool,
-    /// Whether the end of any input ends the output for good.
+    /// Whether the end of any input ends the output permanently.
     pub(super) stop_on_eos: bool,
     /// Whether the end of the active input changes to another input, so that the output ends with the last one.
     pub(super) switches_on_eos: bool,
@@ -47,7 +47,7 @@ pub(super) struct Settings {
     pub(super) is_synced: bool,
     pub(super) min_hold_ns: u64,
     pub(super) recover_after_ns: u64,
-    /// Whether an unlinked input fails at once. Otherwise it may be linked again within the timeout.
+    /// Whether an unlinked input fails at once. Otherwise it has the timeout to be linked again.
     pub(super) fails_unlinked: bool,
 }
 
@@ -127,8 +127,9 @@ impl Reason {
 /// The decision on a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The buffer passes. `is_first`: downstream does not have this input's stream yet. `is_joint`: it is the first buffer of its
-    /// input since the change. `lead_ns`: it starts this long before the end of the output; that part must be cut off.
+    /// The buffer passes. `is_first`: downstream does not have this input's stream yet. `is_joint`: the buffer is the first of
+    /// its input since the change. `lead_ns`: the buffer starts this long before the end of the output; the first part of this
+    /// length must be cut off.
     Pass {
         is_first: bool,
         is_joint: bool,
@@ -146,7 +147,7 @@ pub(super) enum Verdict {
 /// An action for the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// `from` and `to` may have been removed since.
+    /// `from` and `to` may have been removed in the meantime.
     Switched {
         from: Option<InputId>,
         to: InputId,
@@ -171,7 +172,7 @@ pub(super) struct SwitchCore {
     settings: Settings,
     inputs: Vec<Input>,
     active: Option<InputId>,
-    /// The removed active input, until another one is active.
+    /// The active input that was removed. It stays here until another input is active.
     lost: Option<InputId>,
     wish: Option<Wish>,
     /// The input from which a keyframe was requested, and the time.
@@ -322,8 +323,8 @@ impl SwitchCore {
         self.choose();
     }
 
-    /// Sets whether the partners of these inputs are healthy, which they are at first. An input with an unhealthy partner is
-    /// chosen after all others.
+    /// Sets whether the partners of these inputs are healthy. At first, all partners are. An input with an unhealthy partner is
+    /// chosen only if no other input is left.
     pub(super) fn handle_partners(&mut self, now_ns: u64, healths: &[(InputId, bool)]) {
         self.begin(now_ns);
         for (id, is_healthy) in healths {
@@ -457,7 +458,7 @@ impl SwitchCore {
         }
     }
 
-    /// Whether the output has ended, until an input starts again.
+    /// Whether the output has ended. It may resume when an input starts again.
     fn is_over(&self) -> bool {
         let has_eos = |input: &Input| input.is_eos;
         self.has_ended && (self.settings.stop_on_eos || self.inputs.iter().all(has_eos))
@@ -480,7 +481,8 @@ impl SwitchCore {
         !self.actions.is_empty()
     }
 
-    /// The next time at which something changes without an event. After [`SwitchCore::handle_timeout`] at that time, it is later.
+    /// Returns the next time at which something changes without an event. If [`SwitchCore::handle_timeout`] is called at that
+    /// time, the next result is later.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.started_ns?;
         let healths = self.inputs.iter().filter_map(|input| match input.health {
@@ -513,7 +515,7 @@ impl SwitchCore {
         self.inputs.iter().find(|input| input.id == id)
     }
 
-    /// Number of switches so far, for each reason.
+    /// Returns the number of switches so far, for each reason.
     pub(super) fn switches(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.into_iter().zip(self.switches)
     }
@@ -522,12 +524,12 @@ impl SwitchCore {
         self.inputs.iter_mut().find(|input| input.id == id)
     }
 
-    /// Running time at which a buffer of this time is due.
+    /// Returns the running time at which a buffer of this time is due.
     fn due_ns(&self, arrival: &Arrival) -> Option<u64> {
         Some(arrival.begin_ns?.saturating_add(self.settings.latency_ns))
     }
 
-    /// Running time at which a buffer of this time has been shown.
+    /// Returns the running time at which a buffer of this time is over.
     fn passed_ns(&self, arrival: &Arrival) -> Option<u64> {
         let end_ns = arrival.end_ns.max(arrival.begin_ns)?;
         Some(end_ns.saturating_add(self.settings.latency_ns))

@@ -32,13 +32,13 @@ pub struct FallbackSwitch {
     #[property(name = "stop-on-eos", nick = "Stop on EOS", blurb = "End the output as soon as any input ends", type = bool, get = |s: &Self| s.turns.state().settings.stop_on_eos, set = |s: &Self, v| s.set(|state| state.settings.stop_on_eos = v), default = false)]
     #[property(name = "switch-on-eos", nick = "Switch on EOS", blurb = "When the active input ends, switch to another one, and end the output when the last input ends. false: end the output when the active input ends; it resumes after the timeout if another input still delivers", type = bool, get = |s: &Self| s.turns.state().settings.switches_on_eos, set = |s: &Self, v| s.set(|state| state.settings.switches_on_eos = v), default = false)]
     #[property(name = "seamless", nick = "Seamless", blurb = "If both inputs deliver, switch at the running time at which the new one continues the output; a coded stream starts at a keyframe that the element requests. false: switch at once", type = bool, get = |s: &Self| s.turns.state().settings.is_seamless, set = |s: &Self, v| s.set(|state| state.settings.is_seamless = v), default = false)]
-    #[property(name = "sync", nick = "Synchronize", blurb = "Pass each buffer of the active input when it is due on the clock; false: at once", type = bool, get = |s: &Self| s.turns.state().settings.is_synced, set = |s: &Self, v| s.set(|state| state.settings.is_synced = v), default = true)]
+    #[property(name = "sync", nick = "Synchronize", blurb = "Pass each buffer of the active input when it is due on the clock; false: pass it at once", type = bool, get = |s: &Self| s.turns.state().settings.is_synced, set = |s: &Self, v| s.set(|state| state.settings.is_synced = v), default = true)]
     #[property(name = "min-hold", nick = "Minimum hold", blurb = "Minimum time between two switches, unless the active input fails, ns", type = u64, get = |s: &Self| s.turns.state().settings.min_hold_ns, set = |s: &Self, v| s.set(|state| state.settings.min_hold_ns = v), maximum = TIME_NS_MAX)]
     #[property(name = "recover-after", nick = "Recover after", blurb = "Time for which a better input must be healthy before it replaces a healthy one, ns", type = u64, get = |s: &Self| s.turns.state().settings.recover_after_ns, set = |s: &Self, v| s.set(|state| state.settings.recover_after_ns = v), maximum = TIME_NS_MAX)]
     pub(super) turns: Turns,
     #[property(name = "partner", nick = "Partner", blurb = "The fallbackswitch for another stream of the same sources; pads with the same number fail together. Setting it also sets the partner of that element", type = Option<super::FallbackSwitch>, get = |s: &Self| partner::of(&s.obj()), set = |s: &Self, v: Option<super::FallbackSwitch>| set_partner(&s.obj(), v.as_ref()))]
     pub(super) partner: Mutex<glib::WeakRef<super::FallbackSwitch>>,
-    /// Context of the time-outs; the thread that pushes into an input also pushes the output.
+    /// Context of the time-outs only. The thread that pushes into an input also pushes the output.
     context: Mutex<ContextSettings>,
     place: Mutex<Option<Place>>,
     stats: Mutex<StatsProperty>,
@@ -193,7 +193,7 @@ impl ManyInputs for FallbackSwitch {
         };
         let turn = self.turns.arrive(id, entry);
         turn.pass(
-            // This carries out the changes that the arrival has caused.
+            // Carries out the changes that the arrival has caused.
             || act(&self.turns, &self.obj()),
             |turn, decision| passing.carry_out(turn, decision),
         )
@@ -255,8 +255,8 @@ impl ManyInputs for FallbackSwitch {
 
 /// Pads.
 impl FallbackSwitch {
-    /// Chooses the name and the number of a pad. If another kind of switch names its pads by their parts, they become the first
-    /// and the second pad.
+    /// Chooses the name and the number of a pad. Pads with the names of another kind of switch become the first and the second
+    /// pad.
     fn name_pad(&self, asked: Option<&str>) -> (String, u32, InputId) {
         let mut names = lock(&self.names);
         let (name, number) = match asked {
@@ -286,9 +286,9 @@ impl FallbackSwitch {
         pad.upcast()
     }
 
-    /// Sends the end on another thread. The push may block, so the thread that releases a pad must not do it. The thread runs
-    /// only if an end is due. A pad is also released while the element is disposed of, when another thread must not take a
-    /// reference to it.
+    /// Sends the end on another thread, because the push may block the thread that releases a pad. The other thread runs only if
+    /// an end is due: a pad is also released while the element is disposed of, and then no other thread must take a reference to
+    /// the element.
     fn tell_of_end_elsewhere(&self) {
         if !self.turns.owes_eos() {
             return;
@@ -373,7 +373,7 @@ impl ElementImpl for FallbackSwitch {
     crate::kit::element_class!(
         "Thread-sharing fallback switch",
         "Generic",
-        "Passes the best one of those input streams that deliver data, on the upstream thread";
+        "Passes the best of the input streams that deliver data, on the upstream thread";
         "sink_%u": Sink Request gst::Caps::new_any(),
         "sink": Sink Request gst::Caps::new_any(),
         "fallback_sink": Sink Request gst::Caps::new_any(),
@@ -417,7 +417,7 @@ impl ElementImpl for FallbackSwitch {
         }
     }
 
-    /// Changes the state. Inputs may deliver nothing before PLAYING, or nothing at all, so a pipeline must not wait until its
+    /// Changes the state. Inputs may deliver nothing before PLAYING, or nothing at all. So a pipeline must not wait until its
     /// sinks have data.
     fn change_state(
         &self,
@@ -461,5 +461,5 @@ impl ElementImpl for FallbackSwitch {
     }
 }
 
-/// Maximum, as for GStreamer's times: all values except the one for none.
+/// Maximum of times. As with GStreamer's own times, all values are allowed except the one for no time.
 const TIME_NS_MAX: u64 = u64::MAX - 1;

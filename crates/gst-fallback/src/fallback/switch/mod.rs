@@ -22,26 +22,26 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 glib::wrapper! {
-    /// Passes the best of its inputs that delivers.
+    /// Passes the best of its inputs that deliver.
     pub struct FallbackSwitch(ObjectSubclass<imp::FallbackSwitch>) @extends gst::Element, gst::Object, @implements gst::ChildProxy;
 }
 
 impl FallbackSwitch {
-    /// Reports an error of this input's source: the input fails at once, until its next timely buffer. A pad of another element
-    /// is refused with a warning.
+    /// Reports an error of this input's source. The input fails at once, and stays failed until its next timely buffer. A pad of
+    /// another element is refused with a warning.
     pub(crate) fn mark_failed(&self, pad: &gst::Pad) {
         self.imp().mark_failed(pad);
     }
 
-    /// Lets an unlinked input fail only after its time-out, because it may be linked again; for callers of
+    /// Gives an unlinked input the time-out to be linked again before it fails. This is for callers of
     /// [`FallbackSwitch::mark_failed`].
     pub(crate) fn keep_unlinked(&self) {
         self.imp().keep_unlinked();
     }
 
-    /// Sets whether another stream of the same source is healthy, which it is at first. While it is not, the input is not chosen,
+    /// Sets whether another stream of the same source is healthy. At first, it is. While it is not, the input is not chosen,
     /// whatever its own health (`is-healthy` of the pad). If the input is active, the switch leaves it at once if there is
-    /// another. This is for callers that connect switches themselves, without the property `partner`.
+    /// another input. This is for callers that connect switches themselves, without the property `partner`.
     pub(crate) fn set_partner_health(&self, pad: &gst::Pad, is_healthy: bool) {
         self.imp().set_partner_health(pad, is_healthy);
     }

@@ -1,8 +1,7 @@
 //! Partners: two switches, such as those for the audio and the video of the same sources. They leave a source and return to it
 //! together.
-//!
-//! Each switch has a weak reference to the other one. Inputs with the same number in their names are partners. A stopped switch
-//! does not count.
+//! Each switch has a weak reference to the other one. Inputs with the same number in their names are partners. Partners in a
+//! stopped switch do not count.
 
 use std::sync::Mutex;
 
@@ -19,8 +18,8 @@ pub(super) fn of(element: &FallbackSwitch) -> Option<FallbackSwitch> {
     lock(&element.imp().partner).upgrade()
 }
 
-/// Makes the two switches partners and ends their earlier partnerships. Returns the earlier partners, or `None` if the two are
-/// partners already.
+/// Makes the two switches partners, and ends their earlier partnerships. Returns the earlier partners, or `None` if the two
+/// switches are already partners.
 pub(super) fn pair(
     element: &FallbackSwitch,
     partner: Option<&FallbackSwitch>,
@@ -43,7 +42,8 @@ pub(super) fn pair(
     Some(parted)
 }
 
-/// Reports this element's inputs to the partner. The partner's actions must follow.
+/// Reports the health of this element's inputs to the partner, and returns it. The caller must then carry out the partner's
+/// actions.
 pub(super) fn tell(element: &FallbackSwitch) -> Option<FallbackSwitch> {
     let partner = of(element)?;
     let _pairs = lock(&PAIRS);

@@ -10,7 +10,7 @@ use crate::kit::clip::{clip_audio, duration_of, frames_before, frames_in};
 use crate::kit::queue::Item;
 use crate::kit::turns::announce;
 
-/// Something on its way from an input to the output.
+/// An item that passes from an input to the output.
 pub(super) struct Passing {
     pub(super) turns: Turns,
     pub(super) element: FallbackSwitch,
@@ -53,7 +53,7 @@ impl Passing {
         let mut item = self.item;
         if push.lead_ns > 0 {
             let (segment, audio) = self.turns.state().stream_of(turn.id());
-            // A stream at another rate has a different time scale.
+            // If the segment has another rate, its times do not advance as running time does.
             if segment.is_some_and(|segment| segment.rate() == 1.0) {
                 let lead = gst::ClockTime::from_nseconds(push.lead_ns);
                 match cut(item, lead, audio.as_ref()) {
@@ -71,7 +71,7 @@ impl Passing {
     }
 }
 
-/// Time of the item, as running time of its segment.
+/// Returns the time of the item, as running time of its segment.
 pub(super) fn arrival(
     item: &Item,
     segment: Option<&gst::FormattedSegment<gst::ClockTime>>,
@@ -121,7 +121,8 @@ pub(super) fn arrival(
     }
 }
 
-/// Cuts off the first part, `lead`: audio to the frame, pictures as a whole. Returns `None` if nothing is left.
+/// Cuts off the first part, of length `lead`. Audio is cut at a frame; pictures are kept or dropped as a whole. Returns `None` if
+/// nothing is left.
 fn cut(item: Item, lead: gst::ClockTime, audio: Option<&gst_audio::AudioInfo>) -> Option<Item> {
     match item {
         Item::Buffer(buffer) => {

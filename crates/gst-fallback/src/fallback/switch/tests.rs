@@ -12,7 +12,7 @@ fn switch(pipeline: &gst::Pipeline, name: &str) -> FallbackSwitch {
     pipeline.by_name(name).unwrap().downcast().unwrap()
 }
 
-/// Connects the health of the pads of `of` to those of `for_`, as their partners.
+/// Sets the health of the pads of `of` as that of the partners of the pads of `for_`.
 fn wire(of: &FallbackSwitch, for_: &FallbackSwitch) {
     for pad in of.sink_pads() {
         let (name, partner) = (pad.name(), for_.downgrade());
@@ -41,7 +41,7 @@ fn until_both(pipeline: &gst::Pipeline, switches: [&FallbackSwitch; 2], name: &s
 }
 
 #[test]
-fn switches_with_shared_health_leave_a_source_together() {
+fn partner_switches_leave_a_failed_source_together() {
     gst::init().unwrap();
     register(None).unwrap();
     let audio = "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000 ! a.";

@@ -56,7 +56,7 @@ pub(super) struct State {
     now_ns: u64,
     /// Running time of the awaited time-out.
     watched_ns: Option<u64>,
-    /// Number of starts. The watch of an earlier start ends.
+    /// Number of starts. A time-out task of an earlier start ends when this number changes.
     starts: u64,
 }
 
@@ -92,7 +92,7 @@ pub(super) enum Entry {
 /// The decision on an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Push it, now, and then [`Turns::finish`].
+    /// Push the item now, and then call [`Turns::finish`].
     Push(Push),
     Drop,
     Flushing,
@@ -119,7 +119,7 @@ pub(super) enum Task {
 }
 
 impl Turns {
-    /// Makes a change that others may wait for. The change gets `now_ns`, running time.
+    /// Makes a change that other threads may wait for. The second argument of `change` is the running time, ns.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut State, u64) -> R) -> R {
         let mut state = self.state();
         let now_ns = state.now_ns();
@@ -169,7 +169,7 @@ impl Turns {
         });
     }
 
-    /// The number of each input with its health; empty while the element is stopped.
+    /// Returns the number and health of each input; empty while the element is stopped.
     pub(super) fn healths(&self) -> Vec<(u32, bool)> {
         let state = self.state();
         if state.is_stopped || state.starts == 0 {
@@ -183,8 +183,8 @@ impl Turns {
         healths.collect()
     }
 
-    /// Notes the healths of another element's inputs, which are the partners of those with the same number. An input without a
-    /// partner depends on its own health only.
+    /// Notes the health of another element's inputs. Inputs with the same number are partners. An input without a partner depends
+    /// only on its own health.
     pub(super) fn note_partners(&self, healths: &[(u32, bool)]) {
         self.change(|state, now_ns| {
             let lanes = state.lanes.iter();
@@ -236,7 +236,7 @@ impl Turns {
         state.wake(Topics::ALL);
     }
 
-    /// Restarts the state. The watch of an earlier start ends.
+    /// Restarts the state. The time-out task of an earlier start ends.
     pub(super) fn start(&self) -> u64 {
         self.reset(false);
         self.state().starts
@@ -287,7 +287,7 @@ impl Turns {
         })
     }
 
-    /// Whether downstream still flushes for another input, whose flush has not ended. Downstream's flush then counts as ended.
+    /// Ends downstream's flush on behalf of another input, whose own flush has not ended. Returns `true` if there was one.
     pub(super) fn takes_over_flush(&self, id: InputId) -> bool {
         let mut state = self.state();
         state.flush_of.take_if(|of| *of != id).is_some()
@@ -357,11 +357,11 @@ impl Turns {
         self.state().owes_eos
     }
 
-    /// Takes the right to end the output, if that is due, with a pad whose stream may end there. Return the right with
-    /// [`Turns::told`]. The second value is `true` if downstream does not have the stream yet.
+    /// Takes the right to end the output, if the end is due. Returns a pad whose stream ends there; give the right back with
+    /// [`Turns::told`]. The second value is `true` if downstream does not have that stream yet.
     pub(super) fn take_eos(&self) -> Option<(gst::Pad, bool)> {
         let mut state = self.state();
-        // Another input may have resumed the output since then, so that the end is not due.
+        // Another input may have resumed the output in the meantime. Then the end is not due any more.
         state.owes_eos &= state.core.has_ended();
         if state.is_pushing || !state.owes_eos {
             return None;
@@ -423,7 +423,7 @@ impl State {
         Some(lane.pad.clone())
     }
 
-    /// Name of an input. It also finds an input that was removed, until the removal is reported.
+    /// Returns the name of an input. The name of a removed input is also found, until its removal is reported.
     fn name(&self, id: InputId) -> Option<gst::glib::GString> {
         let of_pad = self.pad(id).map(|pad| pad.name());
         of_pad.or_else(|| {
@@ -445,7 +445,7 @@ impl State {
         self.lanes.iter().map(|lane| lane.pad.clone()).collect()
     }
 
-    /// Running time, 0 before the base time. While the element does not play, it is the time of the pause.
+    /// Returns the running time, 0 before the base time. While the element does not play, it is the time of the pause.
     fn now_ns(&mut self) -> u64 {
         if let Some(now_ns) = self.time.now_ns() {
             self.now_ns = now_ns.max(0).unsigned_abs();
@@ -485,7 +485,7 @@ impl State {
             }
             gst::EventView::Caps(caps) => {
                 let name = caps.caps().structure(0).map(|first| first.name().as_str());
-                // GStreamer logs an error for caps of anything else.
+                // Only for raw audio, because GStreamer logs an error for other caps.
                 let is_audio = name == Some("audio/x-raw");
                 let audio = is_audio.then(|| gst_audio::AudioInfo::from_caps(caps.caps()));
                 lane.audio = audio.and_then(Result::ok);
@@ -500,7 +500,7 @@ impl State {
         }
     }
 
-    /// An input's segment, and its format if that is raw audio.
+    /// Returns an input's segment, and its format if that is raw audio.
     pub(super) fn stream_of(
         &mut self,
         id: InputId,

@@ -72,7 +72,7 @@ impl Bench {
         self.core.handle_arrival(self.now_ms * MS, id, &arrival)
     }
 
-    /// Takes all parts up to a held one.
+    /// Takes all parts until one is held.
     fn take(&mut self, id: StreamId, span: &mut Span) -> Got {
         let mut parts = Vec::new();
         loop {
@@ -134,7 +134,7 @@ fn a_recording_begins_with_a_keyframe_of_the_main_stream() {
 }
 
 #[test]
-fn other_streams_are_cut_at_the_main_streams_start_and_stop() {
+fn other_streams_are_cut_at_the_start_and_stop_of_the_main_stream() {
     let mut bench = bench(true, true);
     bench.record(true);
     let mut early = bench.arrive(AUDIO, audio(30, 50));
@@ -183,7 +183,7 @@ fn a_coded_stream_passes_whole_buffers_from_a_keyframe_on() {
     assert_eq!(bench.feed(OTHER, delta(80, 100)), nothing(Verdict::Drop));
 }
 
-/// In decoding order, the keyframe that ends a recording comes before pictures that are shown before it.
+/// In decoding order, the keyframe that ends a recording comes before some pictures that are shown before it.
 #[test]
 fn pictures_in_another_order_are_recorded_up_to_the_end() {
     let mut bench = bench(true, true);
@@ -211,10 +211,10 @@ fn pictures_in_another_order_are_recorded_up_to_the_end() {
     assert!(!bench.core.is_recording());
 }
 
-/// The table of inputs and outputs: dropped or held data, and the output's time afterwards.
+/// Checks the table of inputs and outputs: whether data is dropped or held, and the output's time afterwards.
 #[test]
-fn gaps_are_collapsed_kept_or_held_as_inputs_and_output_are_live() {
-    // For a live input: (is-live, shift of the first recording, of the second).
+fn gaps_between_recordings_follow_the_table_of_live_inputs_and_outputs() {
+    // The columns are: `is-live`, and for a live input, the shifts of the first and of the second recording.
     for (is_live, shifts) in [(false, [-20, -60]), (true, [0, 0])] {
         let mut bench = bench(true, is_live);
         assert_eq!(bench.feed(MAIN, audio(0, 20)), nothing(Verdict::Drop));
@@ -255,7 +255,7 @@ fn an_input_that_is_not_blocked_keeps_its_timestamps() {
 }
 
 #[test]
-fn other_files_continue_to_the_end_of_the_held_main_buffer() {
+fn while_the_main_stream_is_held_other_files_continue_to_the_end_of_its_buffer() {
     let mut bench = bench(false, true);
     bench.record(true);
     assert_eq!(bench.feed(MAIN, audio(0, 20)), passes(0, 20, 0));
@@ -315,7 +315,7 @@ fn stop_without_a_keyframe_ends_with_the_stall_timeout() {
     bench.now_ms = 1000;
     assert_eq!(bench.take(AUDIO, &mut across), passes(40, 60, 0));
     assert_eq!(bench.feed(AUDIO, audio(60, 80)), nothing(Verdict::Drop));
-    // This end is given up, too.
+    // The recording does not wait for this end any longer, either.
     bench.now_ms = 2000;
     bench.core.handle_timeout(2000 * MS);
     assert!(!bench.core.is_recording());
@@ -367,7 +367,7 @@ fn audio_waits_for_the_end_of_the_main_streams_buffer_unless_that_is_stuck() {
     assert_eq!(bench.take(AUDIO, &mut across), nothing(Verdict::Hold));
     bench.now_ms = 500;
     assert_eq!(bench.take(AUDIO, &mut across), nothing(Verdict::Hold));
-    // A slow push may be the wait of a muxer for audio.
+    // A push that takes long may be the wait of a muxer for audio.
     bench.feed(MAIN, audio(20, 24));
     assert_eq!(bench.take(AUDIO, &mut across), nothing(Verdict::Hold));
     let due_ms = bench.core.next_timeout(AUDIO).unwrap() / MS;
@@ -403,7 +403,7 @@ fn held_data_of_a_file_is_not_lost() {
     assert_eq!(bench.take(AUDIO, &mut later), cut);
 }
 
-/// Like a muxer, a sink accepts no more of the main stream before it has data of the other one.
+/// Like a muxer, this sink accepts more of the main stream only when it has data of the other one.
 #[test]
 fn a_longer_buffer_of_another_stream_begins_with_the_main_one() {
     for (arrival, got) in [
@@ -430,7 +430,7 @@ fn live_stream_is_not_held_with_the_main_stream() {
 }
 
 #[test]
-fn the_end_of_the_main_stream_ends_the_others() {
+fn the_end_of_the_main_stream_ends_the_other_streams() {
     let mut bench = bench(true, false);
     bench.record(true);
     bench.feed(MAIN, audio(0, 40));
@@ -478,7 +478,7 @@ fn stalled_main_stream_is_reported_and_blocks_no_stream() {
     assert_eq!(bench.take(AUDIO, &mut next), passes(40, 60, 0));
     assert_eq!(bench.actions(), [Action::Stalled]);
     assert_eq!(bench.feed(AUDIO, audio(60, 80)), passes(60, 80, 0));
-    // The recording ends at the others' position. A stream that is behind reaches it, too.
+    // The recording ends at the position of the other streams. A stream that is behind reaches that position, too.
     bench.record(false);
     assert_eq!(bench.feed(OTHER, audio(0, 90)), passes(0, 80, 0));
     assert_eq!(bench.feed(AUDIO, audio(80, 100)), nothing(Verdict::Drop));
@@ -496,7 +496,7 @@ impl Got {
     }
 }
 
-/// A stream that delivers nothing more does not keep `recording` set.
+/// A stream that delivers no more data does not keep `recording` set.
 #[test]
 fn recording_end_is_reported_when_all_streams_reach_it_or_time_out() {
     for is_given_up in [false, true] {
@@ -555,7 +555,7 @@ fn recording_starts_at_the_end_of_the_last_one() {
 }
 
 #[test]
-fn a_recording_of_no_length_has_no_picture() {
+fn an_empty_recording_has_no_picture() {
     let mut bench = bench(true, true);
     bench.record(true);
     bench.feed(MAIN, audio(10, 10));
@@ -564,8 +564,8 @@ fn a_recording_of_no_length_has_no_picture() {
     assert_eq!(bench.feed(AUDIO, video(0, 30)), nothing(Verdict::Drop));
 }
 
-/// The main stream has not started. A file next to it is held, a live stream is dropped in time, and both are held if `record` is
-/// set.
+/// The main stream has not started. A file is held without a limit while `record` is not set. With `record` set, it is dropped
+/// after the stall timeout. A live stream is always dropped after that time.
 #[test]
 fn files_wait_for_a_main_stream_that_has_not_started() {
     for (is_live, record, rest) in [
@@ -585,7 +585,7 @@ fn files_wait_for_a_main_stream_that_has_not_started() {
 
 /// A seek sets running time back.
 #[test]
-fn a_stall_is_measured_from_the_present() {
+fn if_running_time_is_set_back_the_stall_timeout_restarts() {
     let mut bench = bench(true, false);
     bench.now_ms = 50_000;
     bench.record(true);
@@ -620,7 +620,7 @@ fn item_without_a_time_follows_the_previous_one() {
     assert_eq!(bench.feed(AUDIO, untimed), passes(20, 20, 0));
 }
 
-/// Expected: the maximum number of recordings, and everything newer.
+/// Keeps the maximum number of recordings, and everything newer.
 #[test]
 fn lagging_stream_loses_the_oldest_recordings() {
     let mut bench = bench(true, true);

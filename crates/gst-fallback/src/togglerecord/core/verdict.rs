@@ -38,7 +38,7 @@ impl RecordCore {
         self.end_hold();
         match self.record {
             true if !span.is_delta => {
-                // Rounded times may overlap.
+                // Times are rounded, so the start may be before the end of the last recording.
                 let start_ns = span.from_ns.max(self.stopped_ns.min(span.end_ns));
                 let recording = self.begin_recording(start_ns);
                 self.lead_to(span.end_ns);
@@ -103,7 +103,7 @@ impl RecordCore {
         due_ns.is_some_and(|ns| ns <= self.now_ns)
     }
 
-    /// Whether the main stream is held with a buffer that ends no earlier than this span, and neither stream is live.
+    /// Whether the main stream is held at a buffer that ends at the end of this span or later, and neither stream is live.
     fn is_beside_held(&self, id: StreamId, span: &Span) -> bool {
         let is_live = self.stream(id).is_none_or(|stream| stream.is_live);
         let is_held = |main: &Stream| {
@@ -123,7 +123,7 @@ impl RecordCore {
         span.point_ns() < self.horizon_ns && !(needs_end && span.end_ns > self.horizon_ns)
     }
 
-    /// Waits for the main stream. Returns `None` if it has stalled, so that nothing waits for it.
+    /// Waits for the main stream. Returns `None` if the main stream has stalled, so that no stream waits for it.
     fn wait_for_main(&mut self, id: StreamId) -> Option<Verdict> {
         let (main, stream) = (self.stream(MAIN)?, self.stream(id)?);
         if main.has_ended {
@@ -178,7 +178,7 @@ impl RecordCore {
 }
 
 impl Span {
-    /// The time that decides which recording an uncut span belongs to. It is a little after the span's start.
+    /// Returns the time that determines the recording of a span that is not cut. It is a little after the span's start.
     fn point_ns(&self) -> u64 {
         match self.media {
             Media::Audio => self.begin_ns,
@@ -193,7 +193,7 @@ impl Span {
 /// Maximum difference between two streams' times of the same moment, because file formats round to the millisecond.
 const ROUNDED_NS_MAX: u64 = 1_000_000;
 
-/// The part of a span, from its `from_ns` on, that is in a recording.
+/// Returns the part of a span, from its `from_ns` on, that is in a recording.
 fn part_in(recording: &Recording, span: &Span) -> Option<(u64, u64)> {
     let stop_ns = recording.stop_ns.unwrap_or(u64::MAX);
     let from_ns = span.from_ns.max(recording.start_ns);
@@ -203,7 +203,7 @@ fn part_in(recording: &Recording, span: &Span) -> Option<(u64, u64)> {
             let to_ns = span.end_ns.min(stop_ns);
             (from_ns < to_ns).then_some((from_ns, to_ns))
         }
-        // The picture that is shown at the start of the recording is part of it if half of its time is left.
+        // A picture that is shown at the start of the recording belongs to it if half of the picture's time or more is left.
         Media::Video if span.begin_ns < recording.start_ns && recording.start_ns < stop_ns => {
             let left_ns = span.end_ns.checked_sub(recording.start_ns)?;
             let is_shown = is_in || left_ns >= (span.end_ns - span.begin_ns).div_ceil(2);

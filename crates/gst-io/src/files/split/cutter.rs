@@ -1,5 +1,5 @@
-//! Fills one file after another. It runs under the sink's lock and waits for no file: the next file is written while the last one
-//! is being closed.
+//! Fills one file after another. It runs under the sink's lock and does not wait for files: while one file is being closed, the
+//! next one is already written.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub(super) struct Plan {
 struct Fragment {
     number: u32,
     location: PathBuf,
-    /// Opening of the file, until it is known to be open.
+    /// Opening of the file; `None` as soon as the file is open.
     opening: Option<Op<Stat>>,
     begin_ns: Option<u64>,
 }
@@ -66,7 +66,7 @@ pub struct Cutter {
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     /// Number of bytes of the stream so far; unknown after a flush.
     position: Option<u64>,
-    /// Context of the budget: the element's own, otherwise that of the branch.
+    /// Context of the budget: the element's own, or else that of the branch.
     pub(super) context: String,
     budget: Option<Budget>,
     totals: Arc<Totals>,
@@ -120,7 +120,7 @@ impl Cutter {
         (self.has_failed, self.is_full) = (false, false);
     }
 
-    /// Stops, and returns the incomplete files. The service completes them, except a pipe without a reader.
+    /// Stops, and returns the incomplete files. The service completes them, except pipes without a reader.
     pub(super) fn stop(&mut self) -> Vec<File> {
         (self.plan, self.budget) = (None, None);
         let files: Vec<File> = self.closing.drain(..).map(|closing| closing.file).collect();
@@ -133,12 +133,12 @@ impl Cutter {
         files
     }
 
-    /// Whether one of the files is a pipe, which may never be read.
+    /// Whether one of the files is a pipe, which no process may be reading.
     pub(super) fn has_pipe(&self) -> bool {
         self.closing.iter().any(|closing| is_pipe(&closing.file))
     }
 
-    /// Whether all files are complete and all messages posted, except the one that this thread is posting.
+    /// Whether all files are complete and all messages are posted. A message that this thread is posting does not count.
     pub(super) fn is_idle(&self) -> bool {
         self.closing.is_empty() && (self.outbox.is_empty() || is_posting())
     }
@@ -158,7 +158,7 @@ impl Cutter {
             })
     }
 
-    /// Handles a wake-up by the disk service, or by a thread that has posted.
+    /// Handles a wake-up by the disk service, or by a thread that has posted messages.
     pub(super) fn progress(&mut self) {
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
@@ -221,7 +221,7 @@ impl Cutter {
         }
     }
 
-    /// Removes the oldest complete files that exceed the maximum.
+    /// Removes the oldest complete files if there are more than the maximum.
     fn remove_old(&mut self) {
         let Some(plan) = &self.plan else { return };
         let max = plan.files_max as usize;
@@ -321,7 +321,8 @@ impl Cutter {
         gst::error_msg!(
             gst::StreamError::Format,
             [
-                "the muxer goes back to write its header again, but that file may already be complete; expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true; for others use splitmuxsink"
+                "the muxer goes back to write its header again, but that file may already be complete; expected a format without an \
+                index, such as MPEG-TS, Ogg, or matroskamux streamable=true; for other formats, use splitmuxsink"
             ]
         )
     }
@@ -369,7 +370,7 @@ fn opened(
         return None;
     };
     fragment.opening = None;
-    // The file itself reports a failure.
+    // If the opening failed, the file itself reports the failure.
     result.ok()?;
     let (element, structure) = message(
         "splitmuxsink-fragment-opened",
@@ -483,7 +484,7 @@ impl Renderer for Cutter {
         }
     }
 
-    /// Handles a flush. The data before it is a separate file.
+    /// Handles a flush. The data before the flush is a separate file.
     fn flush(&mut self) {
         (self.is_full, self.position) = (false, None);
         if !self.has_failed {

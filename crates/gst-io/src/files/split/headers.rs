@@ -13,10 +13,10 @@ pub(crate) struct Headers {
     left: VecDeque<gst::Buffer>,
     /// Headers of the caps, which start each file.
     all: Vec<gst::Buffer>,
-    /// The same headers, concatenated, and the number of these bytes that the stream has repeated.
+    /// The same headers, concatenated. The number after it says how many of these bytes the stream has repeated.
     bytes: Vec<u8>,
     repeated: usize,
-    /// Headers that the stream itself put before the current file's data.
+    /// Headers in the stream itself, which came before the data of the current file.
     begun_with: Vec<u8>,
 }
 
@@ -32,18 +32,18 @@ impl Headers {
         self.left.clear();
     }
 
-    /// The next header for the current file.
+    /// Returns the next header for the current file.
     pub(crate) fn next(&self) -> Option<&gst::Buffer> {
         self.left.front()
     }
 
-    /// Removes the header that was written.
+    /// Notes that the header was written.
     pub(crate) fn advance(&mut self) {
         self.left.pop_front();
     }
 
-    /// Stores the headers of caps. Returns `true` if they differ from those of the current file, and the file has data, so that
-    /// it must end. A muxer may announce its initial headers in the caps after they have passed.
+    /// Stores the headers of caps. Returns `true` if the current file must end, because it has data and its headers differ from
+    /// these. A muxer may announce its initial headers in the caps after they have passed.
     pub(crate) fn handle_caps(
         &mut self,
         caps: &gst::CapsRef,
@@ -80,8 +80,8 @@ impl Headers {
         is_other && has_data
     }
 
-    /// Whether the buffer repeats headers of the caps, which are written only once per file. The stream may have the same bytes
-    /// in buffers of any size.
+    /// Whether the buffer repeats headers of the caps, which are written only once per file. The stream may divide these bytes
+    /// into buffers of any size.
     pub(crate) fn is_repeated(&mut self, buffer: &gst::Buffer) -> bool {
         if self.bytes.is_empty() || !buffer.flags().contains(gst::BufferFlags::HEADER) {
             return false;
@@ -109,20 +109,20 @@ impl Headers {
     }
 }
 
-/// Whether it is a header without data: not a keyframe of a codec that contains its parameters.
+/// Whether the buffer is only a header. A keyframe of a codec whose keyframes contain parameters is not.
 pub(crate) fn is_plain_header(buffer: &gst::Buffer) -> bool {
     let flags = buffer.flags();
     let is_apart = flags.contains(gst::BufferFlags::DELTA_UNIT) || buffer.dts_or_pts().is_none();
     flags.contains(gst::BufferFlags::HEADER) && is_apart
 }
 
-/// Marks a buffer as a header, which is not dropped to make room.
+/// Marks a buffer as a header, so that it is not dropped for lack of room.
 fn as_header(mut buffer: gst::Buffer) -> gst::Buffer {
     buffer.make_mut().set_flags(gst::BufferFlags::HEADER);
     buffer
 }
 
-/// The piece of a buffer, with its segment.
+/// Returns the piece of a buffer, with its segment.
 pub(crate) fn piece_of(
     buffer: &gst::Buffer,
     segment: Option<&gst::FormattedSegment<gst::ClockTime>>,

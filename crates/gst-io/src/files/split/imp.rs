@@ -22,9 +22,9 @@ use crate::kit::sink::{self, FileSyncProperties, Sink, SinkElement};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{CAT, lock};
 
-/// Maximum time for writing the end of all files at a stop. Later data is written afterwards.
+/// Maximum time for writing the end of all files when the element stops. Data that takes longer is written afterwards.
 const CLOSE_WAIT_NS: u64 = 10_000_000_000;
-/// Maximum time for a pipe: a reader that has read nothing by then will not read later.
+/// Maximum time for a pipe. A reader that has read nothing by then will not read later either.
 const CLOSE_WAIT_PIPE_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Default)]
@@ -60,7 +60,7 @@ impl Imp {
         lock(&self.settings)
     }
 
-    /// Handles a wake-up by the disk service, or by a thread that has posted.
+    /// Handles a wake-up by the disk service, or by a thread that has posted messages.
     fn rung(&self) {
         self.sink().with_renderer(Cutter::progress);
         self.sink().tell_renderer_changed();
@@ -90,7 +90,7 @@ impl Imp {
         };
         if limits != Limits::default() && !template.is_numbered() {
             return Err(wrong(format!(
-                "location={location}: all files would have the same name; expected %05d or {{time}} in it"
+                "location={location}: all files would have the same name; expected %05d or {{time}} in the location"
             )));
         }
         let settings_of_disk = lock(&self.disk).clone().into_inner();
@@ -128,7 +128,8 @@ impl SinkElement for Imp {
         Ok(())
     }
 
-    /// Ends the last file, too. Waits for its end for a limited time, but not on a context's thread, and reports it.
+    /// Ends the last file, too, and reports its end. Waits for the end for a limited time, but does not wait on a context's
+    /// thread.
     fn deactivate(&self) {
         let sink = self.sink();
         sink.with_renderer(Cutter::close_current);
@@ -153,7 +154,7 @@ impl SinkElement for Imp {
                 Poll::Pending => patience.as_mut().poll(cx),
             }));
         }
-        // The files are dropped without the lock.
+        // Drop the files without the lock.
         let left = sink.with_renderer(Cutter::stop);
         if !left.is_empty() {
             let files = left.len();

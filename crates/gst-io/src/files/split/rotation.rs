@@ -1,8 +1,8 @@
 //! Decides where a stream is cut into files. It uses no clock, file or buffer: times are running times in nanoseconds.
 //!
-//! A file ends before a keyframe that would exceed one of the limits. A file with groups of pictures may be longer by a group,
-//! whose size is not known in advance. If all buffers are keyframes, as in sound, a file exceeds a limit only if a single buffer
-//! is larger than the limit.
+//! A file ends before a keyframe if the keyframe would exceed one of the limits. With groups of pictures, a file may be longer by
+//! one group, because the size of a group is not known in advance. If all buffers are keyframes, as in audio, a file exceeds a
+//! limit only if a single buffer is larger than the limit.
 
 /// Limits of a file; 0 for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -103,7 +103,7 @@ mod tests {
         (1..2000u64, 0..100u64, prop::bool::weighted(0.4))
     }
 
-    /// Splits like the rotation. The model keeps each file as a list, and sums all of it for each decision.
+    /// Splits as the rotation does. This model keeps each file as a list, and sums up the whole list for each decision.
     fn split(limits: Limits, header: u64, pieces: &[Piece]) -> Vec<Vec<Piece>> {
         let mut files: Vec<Vec<Piece>> = Vec::new();
         for piece in pieces {

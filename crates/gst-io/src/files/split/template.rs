@@ -26,7 +26,7 @@ pub(crate) enum TemplateError {
     #[error("{0}: expected a path such as /rec/{{name}}-%05d.ts")]
     Empty(String),
     #[error(
-        "{0}: {1} is not known; expected %d, %05d, %%%%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}"
+        "{0}: the placeholder {1} is not known; expected %d, %05d, %%%%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}"
     )]
     Unknown(String, String),
     #[error("{0}: {1} is not a valid time format: {2}")]
@@ -34,7 +34,7 @@ pub(crate) enum TemplateError {
     #[error("{0}: .. leads out of the directory; name the target directory directly")]
     Outside(String),
     #[error(
-        "{0}: {{name}} is '{1}', which is not a file name; it must not be empty, . or .. and must not contain /"
+        "{0}: {{name}} is '{1}', but a file name must not be empty, . or .., and must not contain /"
     )]
     Name(String, String),
 }
@@ -96,7 +96,7 @@ impl Template {
         self.parts.iter().any(differs)
     }
 
-    /// The path of a file.
+    /// Returns the path of a file.
     pub(crate) fn path(
         &self,
         number: u32,
@@ -125,7 +125,7 @@ impl Template {
                 }
             }
         }
-        // Parts may be harmless individually, but not together, such as .{name} with the name `.`.
+        // Parts that are harmless by themselves may be harmful together, such as .{name} with the name `.`.
         if leads_outside(Path::new(&path)) {
             return Err(TemplateError::Outside(self.text.clone()));
         }
@@ -137,7 +137,7 @@ fn leads_outside(path: &Path) -> bool {
     path.components().any(|part| part == Component::ParentDir)
 }
 
-/// The part of the template that starts with `%`, `{` or `}`, and its length.
+/// Returns the part of the template that starts with `%`, `{` or `}`, and its length.
 fn special(text: &str, rest: &str) -> Result<(Part, usize), TemplateError> {
     let unknown = |what: &str| TemplateError::Unknown(text.into(), what.into());
     for (written, meant) in [("%%", "%"), ("{{", "{"), ("}}", "}")] {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_become_names() {
+    fn templates_are_expanded_to_file_names() {
         for (template, expected) in [
             ("/rec/%05d.ts", "/rec/00007.ts"),
             ("rec%d", "rec7"),
@@ -247,7 +247,7 @@ mod tests {
     proptest! {
         /// With any template and name, a path is below the template's fixed start.
         #[test]
-        fn no_name_leads_outside(
+        fn no_file_name_leads_out_of_its_folder(
             template in "/rec/[a-z.%/0d{}]{0,12}(\\{name\\}|\\{time\\}|%05d)[a-z./{}%d]{0,12}",
             name in "[a-z./]{0,8}",
         ) {

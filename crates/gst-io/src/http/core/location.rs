@@ -20,10 +20,10 @@ pub(in crate::http) enum LocationError {
     Long(String, usize),
 }
 
-/// Maximum length of a URL. Servers accept 8000 bytes (RFC 9110, section 4.1) and seldom more; signed URLs have up to two
-/// thousand.
+/// Maximum length of a URL. Servers should accept 8000 bytes (RFC 9110, section 4.1), and seldom accept more. Signed URLs have up
+/// to two thousand bytes.
 pub(super) const URL_BYTES_MAX: usize = 16 << 10;
-/// Maximum shown part of a text that is too long.
+/// Length at which a text that is too long is cut off in messages.
 const SHOWN_CHARS_MAX: usize = 100;
 
 impl Location {
@@ -60,7 +60,7 @@ impl Location {
         Ok(Location { url, credentials })
     }
 
-    /// The URL, without credentials.
+    /// Returns the URL, without credentials.
     pub(in crate::http) fn url(&self) -> &Url {
         &self.url
     }
@@ -70,12 +70,13 @@ impl Location {
         self.credentials.as_ref()
     }
 
-    /// Text for messages, without credentials and query, which may contain keys and signatures.
+    /// Returns a text for messages, without credentials and query, which may contain keys and signatures.
     pub(in crate::http) fn shown(&self) -> String {
         shown(self.url.as_str())
     }
 
-    /// Whether secrets of this location may be sent to the other (RFC 9110, section 15.4: not automatically to another origin).
+    /// Whether secrets of this location may be sent to the other. They may not be sent to another origin automatically (RFC 9110,
+    /// section 15.4).
     pub(in crate::http) fn is_same_origin(&self, other: &Location) -> bool {
         self.url.origin() == other.url.origin()
     }
@@ -89,10 +90,10 @@ fn check_length(text: &str) -> Result<(), LocationError> {
     Err(LocationError::Long(begin, text.len()))
 }
 
-/// Removes credentials, query and fragment from a URL, or from a malformed one.
+/// Returns a URL without its credentials, query and fragment. The URL may be malformed.
 fn shown(text: &str) -> String {
     let end = text.find(['?', '#']).unwrap_or(text.len());
-    // In a malformed URL, credentials may contain any of these characters: everything up to the last @ is removed.
+    // In a malformed URL, credentials may contain any of these characters. So everything up to the last @ is removed.
     let Some(at) = text.rfind('@') else {
         return text[..end].to_owned();
     };

@@ -5,7 +5,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap};
 /// The format of a body, for caps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::http) enum Media {
-    /// Metadata after each interval of this many bytes (SHOUTcast), around a stream of this type.
+    /// A stream of this type, with metadata after each interval of this many bytes (SHOUTcast).
     Icy {
         /// Bytes of the stream between two pieces of metadata.
         interval: i32,
@@ -19,7 +19,7 @@ pub(in crate::http) enum Media {
         /// Number of channels, interleaved.
         channels: i32,
     },
-    /// Unknown: elements downstream find out.
+    /// Unknown. Elements downstream detect the format.
     #[default]
     Unknown,
 }
@@ -33,7 +33,7 @@ const L16_CHANNELS_MAX: i32 = 64;
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
 
 impl Media {
-    /// The format in a response's headers.
+    /// Returns the format in a response's headers.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let content_type = headers.get(CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok());

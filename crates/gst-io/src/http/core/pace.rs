@@ -1,6 +1,6 @@
 //! Detects a server that is too slow.
 //!
-//! Only the time counts in which the element waits for the server: a blocked downstream is not the server's fault.
+//! Only the time in which the element waits for the server counts. If downstream is blocked, that is not the server's fault.
 
 use super::problem::Problem;
 use threadbare_base::NS_PER_S;
@@ -40,7 +40,7 @@ impl Pace {
         self.limits.rate > 0 && self.limits.window_ns > 0
     }
 
-    /// Maximum wait for bytes before [`Pace::handle`] is called without any; `None`: for ever.
+    /// Returns the maximum wait for bytes. After it, [`Pace::handle`] must be called without bytes. `None` means no limit.
     pub(in crate::http) fn patience_ns(&self) -> Option<u64> {
         let stall = self.stall_ns().map(|all| all.saturating_sub(self.idle_ns));
         let window =

@@ -4,7 +4,7 @@ use threadbare_s3::Error;
 
 use super::location::LocationError;
 
-/// Maximum number of redirections, the same as in browsers. A loop exceeds any limit.
+/// Maximum number of redirections, the same as in browsers. It ends loops.
 pub(super) const REDIRECTS_MAX: usize = 20;
 /// Maximum number of headers. More are an attack, or a mistake.
 pub(super) const HEADERS_MAX: usize = 100;
@@ -14,7 +14,7 @@ pub(super) const HEADERS_BYTES_MAX: usize = 64 << 10;
 /// Why a request or a response failed. No variant contains credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::http) enum Problem {
-    #[error("the server answers {status} {reason}")]
+    #[error("the server answered with {status} {reason}")]
     Status {
         status: u16,
         reason: &'static str,
@@ -28,11 +28,13 @@ pub(in crate::http) enum Problem {
     Store(#[from] threadbare_s3::Error),
     #[error("cannot connect: {0}")]
     Connect(String),
-    #[error("the server is not trusted: {0} (ssl-ca-file, ssl-strict)")]
+    #[error("the certificate of the server is not trusted: {0} (ssl-ca-file, ssl-strict)")]
     Certificate(String),
-    #[error("no data for {0} s (timeout)")]
+    #[error("the server sent no data for {0} s (timeout)")]
     TimedOut(u32),
-    #[error("{bytes} bytes in {seconds} s, fewer than minimum-rate={limit} bytes per second")]
+    #[error(
+        "the server sent {bytes} bytes in {seconds} s, fewer than minimum-rate={limit} bytes per second"
+    )]
     Slow {
         bytes: u64,
         seconds: u64,
@@ -40,17 +42,17 @@ pub(in crate::http) enum Problem {
     },
     #[error("the connection broke: {0}")]
     Broken(String),
-    #[error("more than {REDIRECTS_MAX} redirections in a row")]
+    #[error("the server redirected more than {REDIRECTS_MAX} times in a row")]
     Redirects,
-    #[error("redirected to {0}")]
+    #[error("the server redirected to an invalid location: {0}")]
     Location(#[from] LocationError),
     #[error(
-        "{count} headers of {bytes} bytes; at most {HEADERS_MAX} of {HEADERS_BYTES_MAX} are allowed"
+        "the response has {count} headers with {bytes} bytes; expected at most {HEADERS_MAX} headers with {HEADERS_BYTES_MAX} bytes"
     )]
     Headers { count: usize, bytes: usize },
     #[error("the resource on the server has changed since the connection broke at byte {0}")]
     Changed(u64),
-    #[error("asked for the bytes from {asked} on, but the server sends other bytes")]
+    #[error("the element requested the bytes from {asked} on, but the server sends other bytes")]
     Range { asked: u64 },
 }
 
@@ -84,7 +86,7 @@ impl Problem {
         }
     }
 
-    /// The kind of error for the application. `has_data`: data has arrived before the error.
+    /// Returns the kind of error for the application. `has_data` says whether data arrived before the error.
     pub(in crate::http) fn kind(&self, has_data: bool) -> gst::ResourceError {
         match self {
             Problem::Status {

@@ -17,9 +17,9 @@ pub(in crate::http) struct Hops {
 /// The effect of a response on the next request.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) enum Hop {
-    /// The response redirects: send the request to [`Hops::now`].
+    /// The response redirects: request [`Hops::now`] next.
     On,
-    /// This is the final response.
+    /// The response does not redirect.
     Here,
 }
 
@@ -33,22 +33,22 @@ impl Hops {
         }
     }
 
-    /// The location to request.
+    /// Returns the location to request.
     pub(in crate::http) fn now(&self) -> &Location {
         &self.now
     }
 
-    /// The original location.
+    /// Returns the original location.
     pub(in crate::http) fn first(&self) -> &Location {
         &self.first
     }
 
-    /// The target of redirections, and whether all of them are permanent.
+    /// Returns the target of redirections, and whether all redirections were permanent.
     pub(in crate::http) fn redirected(&self) -> Option<(&Location, bool)> {
         (self.count > 0).then_some((&self.now, self.is_permanent))
     }
 
-    /// Whether credentials, which belong to the first location, may be sent to the current one.
+    /// Whether credentials may be sent to the current location. They belong to the first one.
     pub(in crate::http) fn keeps_secrets(&self) -> bool {
         self.first.is_same_origin(&self.now)
     }

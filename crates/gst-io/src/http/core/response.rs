@@ -23,7 +23,7 @@ pub(in crate::http) struct Answer {
     pub(super) gives_parts: Option<bool>,
     /// Whether the body marks its end, so that an end can be distinguished from a break.
     pub(super) has_end: bool,
-    /// Whether it is a station, whose stream has neither a start nor an end.
+    /// Whether the server is a radio station, whose stream has neither a start nor an end.
     pub(super) is_radio: bool,
     pub(super) identity: Identity,
     pub(in crate::http) media: Media,
@@ -54,7 +54,7 @@ pub(in crate::http) fn check_size(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// The error of an unsuccessful response.
+/// Returns the error of an unsuccessful response.
 pub(in crate::http) fn refusal(status: u16, headers: &HeaderMap) -> Option<Problem> {
     if (200..300).contains(&status) {
         return None;
@@ -71,8 +71,9 @@ pub(in crate::http) fn refusal(status: u16, headers: &HeaderMap) -> Option<Probl
 }
 
 impl Answer {
-    /// Reads the head of a successful response. `is_framed`: the protocol marks ends of bodies (HTTP/2). `is_decoded`: the body
-    /// may have been decompressed. Then positions of the compressed body mean nothing, and the decompressed length is unknown.
+    /// Reads the head of a successful response. `is_framed` means that the protocol marks the ends of bodies (HTTP/2).
+    /// `is_decoded` means that the body may have been decompressed. Positions in the compressed body then mean nothing, and the
+    /// decompressed length is unknown.
     pub(in crate::http) fn read(
         status: u16,
         headers: &HeaderMap,
@@ -81,8 +82,8 @@ impl Answer {
     ) -> Result<Self, Problem> {
         let length = text(headers, &CONTENT_LENGTH).and_then(|value| value.trim().parse().ok());
         let range = text(headers, &CONTENT_RANGE).and_then(content_range);
-        // Some servers send parts with status 200. A body as long as the whole resource is the whole resource, whatever its range
-        // says.
+        // Some servers send a part with status 200. But if a body is as long as the whole resource, it is the whole resource,
+        // whatever its range says.
         let is_shorter = |range: &Range| {
             let is_less = |length: u64| range.size.is_none_or(|size| length < size);
             range.first > 0 && length.is_some_and(is_less)
@@ -96,7 +97,7 @@ impl Answer {
         } else {
             (0, length, None)
         };
-        // A length is exact. The last byte of a range is sometimes too large by one.
+        // The length is always exact, but the last byte of a range is sometimes too large by one. So the length has priority.
         let body_end = length.map(|length| first.saturating_add(length)).or(end);
         let gives_parts = match text(headers, &ACCEPT_RANGES) {
             _ if is_part => Some(true),
@@ -141,7 +142,7 @@ impl Identity {
         self.etag.is_some() && other.etag.is_some() && self.etag != other.etag
     }
 
-    /// Whether at least one sign shows that both have the same bytes, and no sign shows the opposite.
+    /// Whether there is a sign that both have the same bytes, and no sign of the opposite.
     pub(super) fn is_same(&self, other: &Identity) -> bool {
         let agree = |one: &Option<String>, two: &Option<String>| {
             (one.is_some() && two.is_some()).then(|| one == two)
@@ -150,7 +151,8 @@ impl Identity {
         if sizes == Some(false) {
             return false;
         }
-        // A date alone is not a strong validator. A date with a length is the best that a server without tags offers.
+        // A date alone is not a strong validator. But a date together with a length is the best that a server without tags
+        // offers.
         match agree(&self.etag, &other.etag) {
             Some(agree) => agree,
             None => agree(&self.modified, &other.modified) != Some(false) && sizes == Some(true),
@@ -165,7 +167,7 @@ struct Range {
     end: u64,
     /// Length of the whole resource.
     size: Option<u64>,
-    /// Whether the range counts its last byte correctly. Some servers send the number after it.
+    /// Whether the end of the range is correct. Some servers send the number after the last byte.
     is_exact: bool,
 }
 
@@ -199,8 +201,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Whether a header's value must be hidden: it is a known header with credentials, or its name is like those that services use
-/// for credentials.
+/// Whether a header's value must be hidden. That is so for known headers with credentials, and for names like those that services
+/// use for credentials.
 pub(in crate::http) fn is_secret(name: &HeaderName) -> bool {
     [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE].contains(name)
         || ["auth", "token", "key", "secret", "password"]

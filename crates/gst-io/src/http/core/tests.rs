@@ -19,7 +19,7 @@ fn answer(status: u16, lines: &[(&str, &str)]) -> Answer {
 }
 
 #[test]
-fn locations_are_http_and_hide_their_credentials() {
+fn locations_must_be_http_and_hide_their_credentials() {
     let location = Location::parse("https://me:p%40ss@example.org:8443/a?b=c#d").unwrap();
     assert_eq!(location.url().as_str(), "https://example.org:8443/a?b=c");
     let credentials = location.credentials().unwrap();
@@ -57,7 +57,7 @@ fn locations_are_http_and_hide_their_credentials() {
 
 /// RFC 9110, section 15.4, and its "Location" (10.2.2).
 #[test]
-fn redirections_lead_on_and_end() {
+fn redirections_are_followed_up_to_the_limit() {
     let mut hops = Hops::new(Location::parse("http://me:pw@a/x/y").unwrap());
     assert_eq!(hops.handle(200, &headers(&[])), Ok(Hop::Here));
     assert!(hops.redirected().is_none());
@@ -137,7 +137,7 @@ fn server_responses_are_parsed() {
     let refusal = refusal(503, &headers(&[("retry-after", "7")])).unwrap();
     assert_eq!(
         refusal.to_string(),
-        "the server answers 503 Service Unavailable"
+        "the server answered with 503 Service Unavailable"
     );
     assert!(matches!(
         refusal,
@@ -150,7 +150,7 @@ fn server_responses_are_parsed() {
 
 /// The kinds of errors that applications know.
 #[test]
-fn refusals_have_kinds() {
+fn refusals_map_to_the_error_kinds_of_gstreamer() {
     for (status, kind) in [
         (401, gst::ResourceError::NotAuthorized),
         (403, gst::ResourceError::NotAuthorized),
@@ -170,7 +170,7 @@ fn refusals_have_kinds() {
 }
 
 #[test]
-fn media_types() {
+fn media_types_become_caps() {
     let media = |lines: &[(&str, &str)]| answer(200, lines).media;
     let icy = media(&[("icy-metaint", "16000"), ("content-type", "audio/mpeg")]);
     let content_type = Some("audio/mpeg".to_owned());
@@ -207,7 +207,7 @@ fn media_types() {
 }
 
 #[test]
-fn header_bounds() {
+fn headers_beyond_the_bounds_are_refused() {
     let mut many = HeaderMap::new();
     for _ in 0..100 {
         many.append("x", HeaderValue::from_static("y"));
@@ -251,7 +251,7 @@ fn silent_and_slow_servers_are_detected() {
     };
     let mut pace = Pace::new(limits);
     assert_eq!(pace.patience_ns(), Some(10 * S));
-    // 1000 bytes each second are enough, one fewer is not.
+    // 1000 bytes each second are enough, but 999 are not.
     for _ in 0..100 {
         assert_eq!(pace.handle(S, 1000), Ok(()));
     }
@@ -265,7 +265,7 @@ fn silent_and_slow_servers_are_detected() {
             limit: 1000
         }
     );
-    // Waiting for downstream is not reported and does not count.
+    // Waiting for downstream is not reported, so it does not count.
     let mut pace = Pace::new(PaceLimits {
         stall_s: 15,
         ..PaceLimits::default()
@@ -305,7 +305,7 @@ fn pauses_double_up_to_the_maximum_and_end_with_the_retries() {
             transfer.handle_failure(broken(), random),
             Verdict::Fail(broken())
         );
-        // A byte arrives, and the failures are forgotten.
+        // When a byte arrives, earlier failures are forgotten.
         transfer.handle_data(1);
         assert!(matches!(
             transfer.handle_failure(broken(), random),
@@ -441,7 +441,7 @@ fn interrupted_download_resumes_at_the_same_byte() {
 }
 
 #[test]
-fn a_range_that_the_resource_does_not_have() {
+fn a_range_beyond_the_end_of_the_resource_ends_the_stream() {
     let behind = |size: &str| refusal(416, &headers(&[("content-range", size)])).unwrap();
     let at = |first| Transfer::new(POLICY, Span { first, end: None });
     assert_eq!(
@@ -478,7 +478,7 @@ fn a_range_that_the_resource_does_not_have() {
         },
     );
     assert_eq!(span.ask().range.as_deref(), Some("bytes=7-8"));
-    // A server that sends more than requested.
+    // The server sends more than was requested.
     span.handle_answer(answer(206, &[("content-range", "bytes 7-99/100")]));
     let wanted = span.handle_data(50);
     assert!(wanted.is_last && wanted.bytes == 2, "{wanted:?}");
@@ -491,13 +491,13 @@ fn live_stream_reconnects_and_continues() {
     radio.handle_answer(answer(200, &station));
     assert!(radio.is_continuous());
     radio.handle_data(40);
-    // The server closes the connection, which cannot be distinguished from a break.
+    // The server closes the connection. That cannot be distinguished from a break.
     assert!(matches!(radio.handle_end(0), Verdict::Again(..)));
     assert_eq!(radio.ask(), Ask::default());
     assert_eq!(radio.handle_answer(answer(200, &station)), Verdict::Read);
     let wanted = radio.handle_data(40);
     assert_eq!((wanted.skip, wanted.bytes, wanted.position), (0, 40, 40));
-    // The stream has ended, and the server has nothing more. That is an end, not a failure.
+    // The stream has ended, and the server has no more data. That is the end, not a failure.
     assert!(matches!(radio.handle_end(0), Verdict::Again(..)));
     let gone = refusal(404, &headers(&[])).unwrap();
     assert_eq!(radio.handle_failure(gone.clone(), 0), Verdict::Done);
@@ -529,7 +529,7 @@ struct Manner {
     ignores_range: bool,
     /// Starts this many bytes before the requested position.
     early: u64,
-    /// Sends at most this many bytes. Then the response ends as if no more was requested (a part), or breaks.
+    /// Sends at most this many bytes. Then the response ends as if no more had been requested (a part), or breaks.
     most: u64,
     breaks: bool,
     /// Refuses the request with this status.
@@ -569,7 +569,7 @@ fn carried(body: &[u8], span: Span, manners: &[Manner], has_etag: bool) -> (Vec<
         if transfer.is_empty() {
             return (got, Verdict::Done);
         }
-        // After the script it serves correctly.
+        // After these, the server behaves correctly.
         let manner = manners.next().unwrap_or(Manner {
             ignores_range: false,
             early: 0,
@@ -662,8 +662,8 @@ fn once(
 }
 
 proptest! {
-    /// The model is the body itself. The result is the wanted part of the body, byte for byte, for any behaviour of the server.
-    /// It is complete unless retries have run out.
+    /// The model is the body itself. Whatever the server does, the result is the wanted part of the body, byte for byte. It is
+    /// complete unless the retries have run out.
     #[test]
     fn received_bytes_equal_the_resource(
         length in 0..300usize,
@@ -686,7 +686,7 @@ proptest! {
     }
 
     #[test]
-    fn heads_of_any_bytes_are_read(
+    fn response_heads_of_any_bytes_are_parsed(
         status in 0..700u16,
         lines in prop::collection::vec((0..10usize, prop::collection::vec(any::<u8>(), 0..60)), 0..12),
         first in any::<u64>(),
@@ -718,7 +718,7 @@ proptest! {
 
     /// Ranges and types composed of usual words, in any order.
     #[test]
-    fn heads_of_usual_words_are_read(
+    fn response_heads_of_usual_words_are_parsed(
         range in "(bytes|items)?[ =]?[0-9*]{0,21}-?[0-9]{0,21}/?[0-9*]{0,21}",
         media in "audio/[lL]16( ?; ?(rate|channels)? ?=? ?\"?-?[0-9]{0,12}\"?){0,4}",
     ) {
@@ -734,7 +734,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_shows_a_password(
+    fn no_error_text_contains_the_password(
         scheme in "(http|https|ftp|x|)(://|:|)",
         user in "[a-z]{0,3}",
         rest in "[a-z:/?#@%0-9\\[\\]]{0,20}",

@@ -13,15 +13,15 @@ use super::problem::{Problem, Shortfall};
 use super::response::Answer;
 use threadbare_base::NS_PER_S;
 
-/// Limits for giving up.
+/// Limits after which a transfer is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) struct Policy {
-    /// Retries without a byte of progress; `None`: no limit.
+    /// Maximum number of retries without any new byte; `None`: no limit.
     pub(in crate::http) retries: Option<u32>,
     /// Maximum pause before the first retry. It doubles with each further one.
     pub(in crate::http) delay_ns: u64,
     pub(in crate::http) delay_ns_max: u64,
-    /// Whether the stream is live, so that data after a break is another part of it.
+    /// Whether the stream is live. Then data after a break is another part of the stream.
     pub(in crate::http) is_live: bool,
 }
 
@@ -38,7 +38,7 @@ pub(in crate::http) struct Span {
 pub(in crate::http) struct Ask {
     /// Value of the header `Range`.
     pub(in crate::http) range: Option<String>,
-    /// Value of `If-Range`, with which a changed resource is sent completely.
+    /// Value of `If-Range`. With it, a resource that has changed is sent completely.
     pub(in crate::http) if_range: Option<String>,
 }
 
@@ -71,18 +71,18 @@ pub(in crate::http) struct Transfer {
     policy: Policy,
     span: Span,
     position: u64,
-    /// Bytes to skip before the position.
+    /// Number of bytes of the response before the position, which must be skipped.
     skip: u64,
     /// The last answer.
     known: Option<Answer>,
     failures: u32,
     /// Whether bytes have arrived since the last request.
     has_progress: bool,
-    /// Whether a live stream has ended, instead of breaking.
+    /// Whether a live stream has ended regularly, instead of breaking.
     has_ended: bool,
 }
 
-/// Maximum wait that a server can request.
+/// Maximum wait, in seconds, that a server can request.
 const RETRY_AFTER_S_MAX: u64 = 300;
 
 impl Transfer {
@@ -104,7 +104,7 @@ impl Transfer {
         self.span.end.is_some_and(|end| end <= self.position)
     }
 
-    /// Position of the next byte.
+    /// Returns the position of the next byte.
     pub(in crate::http) fn position(&self) -> u64 {
         self.position
     }
@@ -114,14 +114,14 @@ impl Transfer {
         self.position > self.span.first
     }
 
-    /// Whether a break is followed by another part of the stream instead of the next byte.
+    /// Whether a break is followed by a later part of the stream instead of the next byte.
     pub(in crate::http) fn is_continuous(&self) -> bool {
         let lives =
             |known: &Answer| known.size.is_none() && (self.policy.is_live || known.is_radio);
         self.known.as_ref().is_some_and(lives)
     }
 
-    /// Length that the server has announced for the resource, otherwise the announced end of the body.
+    /// Returns the announced length of the resource, or else the announced end of the body.
     fn announced_end(&self) -> Option<u64> {
         let known = self.known.as_ref()?;
         known.size.or(known.body_end)
@@ -134,7 +134,7 @@ impl Transfer {
         Some(Shortfall { position, end })
     }
 
-    /// The next request.
+    /// Returns the next request.
     pub(in crate::http) fn ask(&mut self) -> Ask {
         self.has_progress = false;
         let refuses = |known: &Answer| known.gives_parts == Some(false);
@@ -167,13 +167,13 @@ impl Transfer {
         self.skip = match answer.is_part {
             _ if self.is_continuous() => 0,
             true if answer.first > at => return Verdict::Fail(Problem::Range { asked: at }),
-            // After a request with If-Range, a part has the same bytes, even if the server does not give its total length.
+            // The request had If-Range, so a part has the same bytes, even if the server does not give its total length.
             true if has_delivered && !is_known && !self.is_vouched(&answer) => {
                 return Verdict::Fail(Problem::Changed(at));
             }
             true => at - answer.first,
             false if has_delivered && !is_known => return Verdict::Fail(Problem::Changed(at)),
-            // The server ignores ranges: skip from the beginning up to the position.
+            // The server ignores ranges, so skip everything before the position.
             false => at,
         };
         self.keep_announced(&mut answer);
@@ -181,7 +181,7 @@ impl Transfer {
         Verdict::Read
     }
 
-    /// Keeps an announced length if a later response omits it. Otherwise an early end would count as the end.
+    /// Keeps an announced length if a later response omits it. Otherwise, a body that ends too early would count as complete.
     fn keep_announced(&self, answer: &mut Answer) {
         let Some(known) = &self.known else {
             return;
@@ -234,7 +234,7 @@ impl Transfer {
         }
     }
 
-    /// Handles a regular end of the body. `random`: any number, evenly distributed.
+    /// Handles a regular end of the body. `random` is an evenly distributed number.
     pub(in crate::http) fn handle_end(&mut self, random: u64) -> Verdict {
         let Some(known) = &self.known else {
             return Verdict::Done;
@@ -246,28 +246,31 @@ impl Transfer {
             (size, None) => size.or(known.body_end),
         };
         if end.is_some_and(|end| self.position < end) {
-            // A server may send less than requested (RFC 9110, section 15.3.7).
+            // A server may send less than was requested (RFC 9110, section 15.3.7).
             if known.is_part && self.has_progress {
                 return Verdict::Again(0, None);
             }
             let reason = if known.is_part {
-                "an empty part"
+                "the server sent an empty part"
             } else {
-                "the body is shorter than announced"
+                "the body is shorter than its announced length"
             };
             return self.handle_failure(Problem::Broken(reason.to_owned()), random);
         }
         if !known.has_end && self.is_continuous() {
             self.has_ended = true;
-            return self.handle_failure(Problem::Broken("the stream ended".to_owned()), random);
+            return self.handle_failure(
+                Problem::Broken("the server ended the stream".to_owned()),
+                random,
+            );
         }
         Verdict::Done
     }
 
-    /// Handles a failure of a request or a response. `random`: any number, evenly distributed.
+    /// Handles a failure of a request or a response. `random` is an evenly distributed number.
     pub(in crate::http) fn handle_failure(&mut self, problem: Problem, random: u64) -> Verdict {
         let problem = match problem {
-            // The code that read the head does not know the request.
+            // The problem lacks the request, because the code that read the head does not know it.
             Problem::Range { .. } => Problem::Range {
                 asked: self.position,
             },
@@ -290,14 +293,14 @@ impl Transfer {
             let pause_ms = error.retry_after_ms().unwrap_or(0);
             pause_ns = pause_ms.min(RETRY_AFTER_S_MAX * 1000) * (NS_PER_S / 1000);
         }
-        // A server that was never reached is reported at once, because the address may be wrong.
+        // If a server has never been reached, report it at once, because the address may be wrong.
         let is_first = self.known.is_none() && matches!(problem, Problem::Connect(_));
         let may_retry = match self.policy.retries {
             None => true,
             Some(retries) => !is_first && self.failures < retries,
         };
         if !problem.is_transient() || !may_retry {
-            // A live stream that has ended may have no more data at the server.
+            // If a live stream has ended regularly, the server may have no more data.
             return if self.has_ended {
                 Verdict::Done
             } else {
@@ -309,8 +312,8 @@ impl Transfer {
         Verdict::Again(delay_ns, Some(problem))
     }
 
-    /// Whether a refused range (416) starts after the end of the resource. `size` is the resource's length, if the response
-    /// contains it. A shorter length does not replace an announced one.
+    /// Whether a refused range (416) starts after the end of the resource. `size` is the length in the response, if it has one.
+    /// It does not replace a longer length that was announced.
     fn is_at_end(&self, size: Option<u64>) -> bool {
         let has_shrunk = self.has_delivered() && size.is_some_and(|size| size < self.position);
         let end = self.announced_end().max(size);
@@ -318,8 +321,8 @@ impl Transfer {
     }
 }
 
-/// Delay before this retry. It is random, at least half of the maximum, so that sources that failed together do not retry
-/// together.
+/// Returns the delay before this retry. It is random, between half of the maximum and all of it, so that sources that failed
+/// together do not retry together.
 fn delay_ns(policy: &Policy, failures: u32, random: u64) -> u64 {
     let doublings = failures.saturating_sub(1).min(DOUBLINGS_MAX);
     let longest = policy.delay_ns.saturating_mul(1 << doublings);

@@ -20,8 +20,8 @@
 //!
 //! `Stale` ends when the reader gets the end of the flush ([`QueueCore::handle_resume`]); no thread waits for that.
 //!
-//! Every method returns the work to do outside of the lock: [`Actions`]. The cost of each method, leaks included, does not depend
-//! on the number of items.
+//! Every method returns the work to do outside of the lock: [`Actions`]. The cost of a method does not depend on the number of
+//! items, even if an item leaks.
 
 use std::collections::VecDeque;
 
@@ -70,7 +70,7 @@ pub struct Limits {
     pub min: Level,
     pub leaky: Leaky,
     pub flush_on_eos: bool,
-    /// Whether no notices are given.
+    /// Whether the queue gives no notices.
     pub silent: bool,
 }
 
@@ -90,17 +90,18 @@ impl Default for Limits {
     }
 }
 
-/// The size of an item. The writer has the item's memory in its cache; the reader would have to wait for it.
+/// The size of an item. The writer computes it, because it has the item's memory in its cache. The reader would have to wait for
+/// that memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Size {
-    /// Number of buffers; 0 for an event, which ignores limits.
+    /// Number of buffers; 0 for an event, which is not subject to limits.
     pub buffers: u32,
     pub bytes: u32,
     /// Start and end, running time, ns.
     pub span_ns: Option<(u64, u64)>,
 }
 
-/// Behaviour of a push into a full queue that does not leak.
+/// What a push does if the queue is full and does not leak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
     /// Returns the item: the writer waits, or gives up.
@@ -215,7 +216,7 @@ struct Queued<T> {
 pub(crate) struct QueueCore<T, E> {
     intake: Intake,
     outflow: Outflow<E>,
-    /// Events whose data were leaked; they precede `items`.
+    /// Events whose data has leaked; they precede `items`.
     events_ahead: VecDeque<Queued<T>>,
     items: FirstInPlace<Queued<T>>,
     /// Start and end of the items with a time.
@@ -223,14 +224,14 @@ pub(crate) struct QueueCore<T, E> {
     buffers: u32,
     bytes: u64,
     limits: Limits,
-    /// The reader has popped an item and has not returned yet.
+    /// Whether the reader has popped an item and has not returned yet.
     is_with_reader: bool,
-    /// The reader returned to an empty queue, and no data has arrived since.
+    /// Whether the reader has returned to an empty queue, and no data has arrived since.
     is_dry: bool,
     /// Whether the next data popped, or pushed, follows a gap.
     gap_at_head: bool,
     gap_at_tail: bool,
-    /// Number of waits for an empty queue, during which no threshold holds items back.
+    /// Number of waits until the queue is empty. During a wait, no threshold holds items back.
     drains: u32,
     /// Number of times that the writer's pad was unlinked.
     unlinks: u32,
@@ -314,8 +315,8 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         Actions::waking(ITEM)
     }
 
-    /// Notes that the reader's push from before the flush has returned. Returns the event of the newest flush, which the reader
-    /// pushes before other items. Returns `None` without a pending event.
+    /// Records that the reader's push from before the flush has returned. Returns the event of the newest flush, which the reader
+    /// pushes before other items. Returns `None` if no event is pending.
     pub(crate) fn handle_resume(&mut self) -> Option<T> {
         if self.outflow != Outflow::Stale {
             return None;
@@ -327,7 +328,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         Some(event.item)
     }
 
-    /// Notes a failed push downstream.
+    /// Records a failed push downstream.
     pub(crate) fn handle_failure(&mut self, error: E) -> (Failure, Actions) {
         if self.outflow != Outflow::Flowing {
             return (Failure::DoesNotCount, Actions::default());
@@ -343,7 +344,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         (failure, Actions::waking(ROOM | DRAINED))
     }
 
-    /// Notes that the cause of the error `mended` has gone. Returns `true` if items flow again.
+    /// Records that the cause of the error `mended` is gone. Returns `true` if items flow again.
     pub(crate) fn handle_mended(&mut self, mended: E) -> (bool, Actions) {
         match self.outflow {
             Outflow::Failed { error, .. } if error == mended => {
@@ -458,19 +459,19 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         })
     }
 
-    /// Notes that the writer's pad was unlinked: the writer must not wait any longer.
+    /// Records that the writer's pad was unlinked, so that the writer stops waiting.
     pub(crate) fn handle_unlink(&mut self) -> Actions {
         self.unlinks = self.unlinks.wrapping_add(1);
         Actions::waking(ROOM)
     }
 
-    /// A ticket for [`QueueCore::ask_for_room`], valid until the pad is unlinked.
+    /// Returns a ticket for [`QueueCore::ask_for_room`], which is valid until the pad is unlinked.
     pub(crate) fn ticket(&self) -> u32 {
         self.unlinks
     }
 
-    /// Whether there is room, for a writer that waits or whose item has exceeded the limits. The end of the stream does not count
-    /// as a refusal here.
+    /// Whether there is room, for a writer that waits or whose item has exceeded the limits. The end of the stream is not a
+    /// refusal here.
     pub(crate) fn ask_for_room(&mut self, ticket: u32) -> Result<bool, Refusal<E>> {
         if ticket != self.unlinks {
             return Err(Refusal::Unlinked);
@@ -490,7 +491,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         }
     }
 
-    /// Checks whether a push is accepted. An error counts as seen from now on.
+    /// Checks whether a push is accepted. If the result is an error, the error counts as seen from now on.
     #[inline]
     fn ask_for_push(&mut self) -> Result<(), Refusal<E>> {
         let answer = self.ask();
@@ -536,7 +537,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
     /// Drops the oldest data, but not events. Returns `false` without data.
     fn leak_oldest(&mut self) -> bool {
         while self.items.front().is_some_and(|oldest| oldest.buffers == 0) {
-            // Each event moves once.
+            // Each event moves only once, so the cost of a leak does not grow with the number of events.
             self.events_ahead.extend(self.items.pop_front());
         }
         let Some(oldest) = self.items.pop_front() else {
@@ -565,7 +566,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
 
 /// The reader's end.
 impl<T, E: Copy + PartialEq> QueueCore<T, E> {
-    /// Notes that the reader has returned, and gives it the next item.
+    /// Records that the reader has returned, and gives it the next item.
     #[inline]
     pub(crate) fn handle_pop(&mut self) -> (Option<Popped<T>>, Actions) {
         let was_with_reader = std::mem::take(&mut self.is_with_reader);
@@ -634,7 +635,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
 
 /// Contents and limits.
 impl<T, E: Copy + PartialEq> QueueCore<T, E> {
-    /// Current contents. The time is from the start of the first to the end of the last item with a time.
+    /// Returns the current contents. The time is from the start of the first item with a time to the end of the last one.
     pub(crate) fn level(&self) -> Level {
         let time_ns = match (self.spans_ns.front(), self.spans_ns.back()) {
             (Some((begin_ns, _)), Some((_, end_ns))) => end_ns.saturating_sub(*begin_ns),
@@ -665,12 +666,12 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         Actions::waking(ITEM | ROOM)
     }
 
-    /// Number of buffers that have left the queue.
+    /// Returns the number of buffers that have left the queue.
     pub(crate) fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// Number of buffers dropped for lack of room.
+    /// Returns the number of buffers that were dropped because the queue was full.
     pub(crate) fn leaked(&self) -> u64 {
         self.leaked
     }

@@ -73,7 +73,7 @@ impl<R: Reader> QueueEnd<R> {
         passed
     }
 
-    /// Ends a flush through the queue: the reader pushes the event, when its push from before the flush has returned. This does
+    /// Ends a flush through the queue: the reader pushes the event after its push from before the flush has returned. This does
     /// not wait for the reader.
     pub fn end_flush(&self, event: gst::Event) -> bool {
         self.items.end_flush(event.clone());
@@ -92,7 +92,7 @@ impl<R: Reader> QueueEnd<R> {
         let Err(refusal) = self.items.push_event(event) else {
             return true;
         };
-        // After the end of the stream no push follows that could return the error.
+        // After the end of the stream, no push follows that could return the error. So report the error.
         if let (gst::EventType::Eos, Failed { error, is_seen }) = (kind, refusal)
             && !is_seen
         {
@@ -101,16 +101,16 @@ impl<R: Reader> QueueEnd<R> {
         false
     }
 
-    /// Handles an event that passes the source pad upstream. When pads are linked, downstream asks to reconfigure. A queue that
-    /// failed for lack of a link then continues.
+    /// Handles an event that passes the source pad upstream. After pads were linked, downstream asks upstream to reconfigure. If
+    /// the queue has failed because it was not linked, it then continues.
     pub fn notice_upstream(&self, event: &gst::EventRef) {
         if event.type_() == gst::EventType::Reconfigure && self.items.relink() {
             self.reader.restart();
         }
     }
 
-    /// Makes a serialized query wait for all earlier pushes. A context's thread cannot wait: its query overtakes them. Returns
-    /// `false` if the items will not leave.
+    /// Makes a serialized query wait for all earlier pushes. A context's thread cannot wait, so its query overtakes these pushes.
+    /// Returns `false` if the queued items will not leave.
     pub fn reach_turn_of_query(&self) -> bool {
         threadbare_runtime::current_shard_id().is_some() || self.items.wait_drained()
     }
@@ -119,7 +119,7 @@ impl<R: Reader> QueueEnd<R> {
 /// A producer that passes on a queue's items.
 pub struct QueueReader {
     items: Queue,
-    /// The element that reports errors that no push upstream returns, as long as it exists.
+    /// The element. While it exists, it posts the errors that no push upstream returns.
     element: glib::WeakRef<gst::Element>,
 }
 

@@ -1,5 +1,5 @@
-//! A queue with its first item stored inline. Most queues hold one buffer per slice, and the reading thread then does not wait
-//! for memory behind a pointer.
+//! A queue that stores its first item inline. Most queues hold one buffer per slice. In this case, the reading thread does not
+//! wait for memory behind a pointer.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ impl<T> Default for FirstInPlace<T> {
     fn default() -> Self {
         FirstInPlace {
             first: None,
-            // Allocated early, not when a slice is late for the first time.
+            // Allocated now, so that the first late slice does not have to allocate it.
             rest: VecDeque::with_capacity(REST),
         }
     }
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_queue(steps in prop::collection::vec((0..6_u8, 0..6_usize), 0..200)) {
+        fn behaves_like_vec_deque(steps in prop::collection::vec((0..6_u8, 0..6_usize), 0..200)) {
             let (mut queue, mut twin) = (FirstInPlace::default(), VecDeque::new());
             for (n, (step, at)) in steps.into_iter().enumerate() {
                 match step {

@@ -4,10 +4,11 @@ use gst::prelude::*;
 
 use super::core::{EventKind, Size};
 
-/// The segment, as far as running times need it.
+/// The parts of the segment that running times need.
 #[derive(Default)]
 pub(super) struct RunningTime {
-    /// `None` if the running time equals the time, as in most live streams: less memory to access for each item.
+    /// `None` if running times equal timestamps, as in most live streams. In this case, less memory must be accessed for each
+    /// item.
     segment: Option<Box<gst::FormattedSegment<gst::ClockTime>>>,
 }
 
@@ -22,7 +23,7 @@ impl RunningTime {
         }
     }
 
-    /// Running time of `time` in ns. Outside of the segment, it is `time` itself.
+    /// Returns the running time of the timestamp `time` in ns. If `time` is outside of the segment, returns `time` itself.
     fn ns(&self, time: gst::ClockTime) -> u64 {
         let segment = self.segment.as_ref();
         segment
@@ -53,7 +54,7 @@ impl Item {
         }
     }
 
-    /// Size of the item, with running times.
+    /// Returns the size of the item, with running times.
     pub(super) fn size(&self, running_time: &RunningTime) -> Size {
         let (buffers, bytes) = match self {
             Item::Buffer(buffer) => (1, buffer.size()),
@@ -69,7 +70,7 @@ impl Item {
         }
     }
 
-    /// Start and end of the item.
+    /// Returns start and end of the item.
     fn span(&self) -> Option<(gst::ClockTime, gst::ClockTime)> {
         let of = |buffer: &gst::BufferRef| {
             let begin = buffer.dts_or_pts()?;
@@ -102,7 +103,7 @@ impl Item {
         }
     }
 
-    /// A sticky event that stays valid through a flush.
+    /// Returns a sticky event that stays valid through a flush.
     pub(super) fn into_lasting_event(self) -> Option<gst::Event> {
         match self {
             Item::Event(event)
@@ -116,7 +117,7 @@ impl Item {
     }
 }
 
-/// The kind of an event for the queue.
+/// Returns the kind of an event for the queue.
 pub(super) fn kind_of(event: &gst::EventRef) -> EventKind {
     match event.type_() {
         gst::EventType::StreamStart => EventKind::StreamStart,
@@ -134,7 +135,7 @@ mod tests {
     proptest! {
         /// Expected: GStreamer's result for the whole segment.
         #[test]
-        fn a_running_time_is_that_of_the_segment(
+        fn running_times_are_computed_with_the_segment(
             values in prop::collection::vec(prop_oneof![Just(0), 1..1000_u64], 4),
             (rate, stop) in prop_oneof![
                 (Just(1.0), prop::option::of(1000..2000_u64)),

@@ -6,9 +6,9 @@
 //! - `end`: the element's handling of events and queries around the queue, and the producer that empties it.
 //! - `properties`: limits and levels as properties.
 //!
-//! A push on a context thread never blocks. The queue accepts data beyond the limits, and the source that pushed awaits room
-//! before it produces more ([`super::pending`]). So the queue may exceed its limits by one input's output, but loses nothing. An
-//! ordinary thread waits in `push`.
+//! A push on a context thread never blocks. The queue accepts data beyond its limits, and the source that pushed waits for room
+//! before it produces more ([`super::pending`]). So the queue may exceed its limits by the output for one input, but loses
+//! nothing. An ordinary thread waits in `push`.
 #![allow(missing_docs, reason = "no stable interface")]
 
 mod core;
@@ -65,7 +65,8 @@ struct State {
     running_time: RunningTime,
     /// A reader that is an agent, not a future.
     reader: Registration,
-    /// Address of the reader's waker, which the reader's thread touched last: a hint for prefetching, never dereferenced.
+    /// Address of the reader's waker, which the reader's thread used last. It is a hint for prefetching, and is never
+    /// dereferenced.
     reader_waker: usize,
 }
 
@@ -128,12 +129,12 @@ impl Queue {
         Locked::of(&self.0.monitor)
     }
 
-    /// Memory of the fields that both ends touch for each item.
+    /// Returns the memory of the fields that both ends use for each item.
     pub fn span(&self) -> (usize, usize) {
         prefetch::span(&self.0.monitor)
     }
 
-    /// Prefetches the fields that both ends touch for each item; for the reading end.
+    /// Prefetches the fields that both ends use for each item. The reading end calls this.
     #[inline]
     pub fn prefetch(&self) {
         prefetch::value(&self.0.monitor);
@@ -158,12 +159,12 @@ impl Queue {
         });
     }
 
-    /// Accepts nothing more, drops all items and ends all waits.
+    /// Accepts no more items, drops all items and ends all waits.
     pub fn stop(&self) {
         self.change(|state| state.core.stop());
     }
 
-    /// Stops or restarts the writer's side: releases threads that wait to push; queued items continue.
+    /// Stops or restarts the writer's side. A stop releases threads that wait to push, while the reader still gets queued items.
     pub fn shut(&self, is_shut: bool) {
         self.change(|state| (std::iter::empty(), state.core.shut(is_shut)));
     }
@@ -173,7 +174,7 @@ impl Queue {
         self.change(|state| state.core.handle_flush_start())
     }
 
-    /// Ends a flush: the queue accepts items again. The reader gets them after its [`Queue::resume`].
+    /// Ends a flush: the queue accepts items again. The reader gets these items after it has called [`Queue::resume`].
     pub fn end_flush(&self, event: gst::Event) {
         self.change(|state| {
             state.running_time = RunningTime::default();
@@ -182,8 +183,8 @@ impl Queue {
         });
     }
 
-    /// Notes that the reader's earlier pushes have returned. Returns the end of a flush, if any, which the reader passes on
-    /// before other items.
+    /// Records that the reader's earlier pushes have returned. Returns the event at the end of a flush, if any, which the reader
+    /// passes on before other items.
     pub fn resume(&self) -> Option<gst::Event> {
         match self.lock().core.handle_resume()? {
             Item::Event(event) => Some(event),
@@ -191,7 +192,8 @@ impl Queue {
         }
     }
 
-    /// Notes a failure downstream: the next push returns it. Returns `true` if no push will follow, because the stream has ended.
+    /// Records a failure downstream, which the next push returns. Returns `true` if no push will follow, because the stream has
+    /// ended.
     pub fn fail(&self, error: gst::FlowError) -> bool {
         let mut state = self.lock();
         let (failure, actions) = state.core.handle_failure(error);
@@ -199,7 +201,8 @@ impl Queue {
         failure == Failure::Unseen
     }
 
-    /// Notes that downstream was linked again. Returns `true` if items flow again, because the queue had stopped only for lack of a link.
+    /// Records that downstream was linked again. Returns `true` if items flow again, because the queue had stopped only because
+    /// it was not linked.
     pub fn relink(&self) -> bool {
         let mut state = self.lock();
         let (flows, actions) = state.core.handle_mended(gst::FlowError::NotLinked);
@@ -210,8 +213,8 @@ impl Queue {
 
 /// The writer's end.
 impl Queue {
-    /// Queues a buffer or list. On a context thread the pushing source waits for room, an ordinary thread waits here; neither
-    /// waits after `pad`, if any, was unlinked.
+    /// Queues a buffer or list. On a context thread, the pushing source waits for room. An ordinary thread waits here. Both waits
+    /// end when `pad`, if any, is unlinked.
     pub fn push(&self, pad: Option<&gst::Pad>, item: Item) -> Result<(), gst::FlowError> {
         let when_full = if pending::can_defer() {
             WhenFull::Exceed
@@ -233,7 +236,7 @@ impl Queue {
                 }
                 Pushed::Taken { .. } | Pushed::Dropped => return Ok(()),
                 Pushed::Refused(refusal) => return Err(refusal.into()),
-                // The room may be taken again, and the limits may have changed.
+                // Try again, because other threads may have used the room, or the limits may have changed.
                 Pushed::Full(item) => {
                     block_on(self.room(pad))?;
                     next = item;
@@ -242,7 +245,7 @@ impl Queue {
         }
     }
 
-    /// Queues a buffer or list if there is room; otherwise drops and counts it.
+    /// Queues a buffer or list if there is room; otherwise drops it, and counts it as dropped.
     pub fn push_or_drop(&self, item: Item) -> Result<(), gst::FlowError> {
         match self.try_push(item, WhenFull::Drop) {
             Pushed::Refused(refusal) => Err(refusal.into()),
@@ -299,21 +302,22 @@ impl Queue {
         pad.connect_unlinked(move |_, _| items.unlink());
     }
 
-    /// Notes that the writer's pad was unlinked: ends waits for room.
+    /// Records that the writer's pad was unlinked, and ends waits for room.
     pub fn unlink(&self) {
         let mut state = self.lock();
         let actions = state.core.handle_unlink();
         self.0.finish(state, actions);
     }
 
-    /// Completes when room is free.
+    /// Completes when the queue has room.
     fn room(
         &self,
         pad: Option<&gst::Pad>,
     ) -> impl Future<Output = Result<(), gst::FlowError>> + Send + use<> {
         let ticket = self.lock().core.ticket();
         if pad.is_some_and(|pad| !pad.is_linked()) {
-            // The pad was unlinked during this push, but before the ticket was read. So no other signal will end the wait.
+            // The pad was unlinked during this push, but before this thread read the ticket. No other signal will end the wait,
+            // so end it here.
             self.unlink();
         }
         until(
@@ -328,7 +332,7 @@ impl Queue {
         )
     }
 
-    /// Waits, on an ordinary thread, until all queued items have left. Returns `false` if they will not.
+    /// Waits, on an ordinary thread, until all queued items have left. Returns `false` if they will not leave.
     pub fn wait_drained(&self) -> bool {
         let mut state = self.lock();
         let actions = state.core.begin_drain();
@@ -350,7 +354,7 @@ impl Queue {
 
 /// The reader's end.
 impl Queue {
-    /// Returns the next item. Without one, wakes `waker` when an item may have arrived.
+    /// Returns the next item. If there is none, wakes `waker` when an item may have arrived.
     #[inline]
     pub fn pop(&self, waker: impl FnOnce() -> Waker) -> Option<Item> {
         let mut state = self.lock();
@@ -362,9 +366,9 @@ impl Queue {
         popped.map(marked)
     }
 
-    /// Returns the next item, if any, and whether it was the last. If there was none or it was the last, wakes `waker` when
-    /// another one arrives. This is for a reader that need not return after pushing the last item. Such a reader gives no
-    /// notices, and no thread may wait until all items have left.
+    /// Returns the next item, if any, and whether it was the last one. If there was no item, or it was the last one, wakes
+    /// `waker` when another item arrives. This is for a reader that need not return after it has pushed the last item. For such a
+    /// reader, the queue gives no notices, and no thread may wait until all items have left.
     #[inline]
     pub fn take(&self, waker: impl FnOnce() -> Waker) -> Option<(Item, bool)> {
         let mut state = self.lock();
@@ -377,8 +381,8 @@ impl Queue {
         popped.map(|popped| (marked(popped), is_empty))
     }
 
-    /// Waits for the next item, or the end of a flush, for a reader that is an ordinary thread. Returns `None` if the queue was
-    /// stopped.
+    /// Waits for the next item or for the end of a flush. This is for a reader that is an ordinary thread. Returns `None` if the
+    /// queue was stopped.
     pub fn next(&self) -> Option<Item> {
         let next = block_on(until(self.0.clone(), Shared::monitor, ITEM, |state| {
             if state.core.is_stopped() {
@@ -398,7 +402,7 @@ impl Queue {
 
 /// Limits, levels, statistics.
 impl Queue {
-    /// Sets limits from within the element.
+    /// Sets limits that the element itself chooses.
     pub fn limit(&self, leaky: Leaky, max: Level) {
         self.set_limits(|limits| {
             limits.leaky = leaky;
@@ -416,12 +420,12 @@ impl Queue {
         self.lock().core.limits().clone()
     }
 
-    /// Current contents.
+    /// Returns the current contents.
     pub fn level(&self) -> Level {
         self.lock().core.level()
     }
 
-    /// The property `stats` of `ts-queue` and the sources of proxies.
+    /// Returns the value of the property `stats` of `ts-queue` and the sources of proxies.
     fn stats(&self) -> gst::Structure {
         let state = self.lock();
         let level = state.core.level();
@@ -434,7 +438,7 @@ impl Queue {
             .build()
     }
 
-    /// The property `stats` of an element with a queue inside.
+    /// Creates the property `stats` of an element with a queue inside.
     pub fn stats_property(&self, name: &'static str) -> StatsProperty {
         let items = self.clone();
         StatsProperty::new(move || {
@@ -449,7 +453,7 @@ impl Queue {
 }
 
 impl Locked<'_, State> {
-    /// Wakes the reader when it may find an item.
+    /// Makes the queue wake the reader when there may be an item.
     #[inline]
     fn await_item(&mut self, waker: Waker) {
         let mut reader = std::mem::take(&mut self.reader);

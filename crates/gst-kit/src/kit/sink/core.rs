@@ -32,8 +32,8 @@ pub(super) enum Item<D, E> {
     End,
 }
 
-/// The time of an item. It is computed with the segment at the item's arrival, because the next segment may arrive while the item
-/// waits.
+/// The time of an item. It is computed with the segment that is valid when the item arrives, because the next segment may arrive
+/// while the item waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     /// Without a timestamp or segment.
@@ -49,9 +49,10 @@ pub(super) enum When {
 pub(super) struct Timing {
     /// Whether items wait for their time.
     pub(super) sync: bool,
-    /// Added to the time of each item: the latency of the pipeline and the offset, less the delay of the renderer.
+    /// The time that is added to that of each item: the latency of the pipeline and the offset, without the delay of the
+    /// renderer.
     pub(super) delay_ns: i64,
-    /// Data whose end is later than this is dropped.
+    /// Data is dropped if its end is later than this.
     pub(super) max_lateness_ns: Option<u64>,
 }
 
@@ -142,9 +143,9 @@ pub(super) struct SinkCore<D, E> {
     items: VecDeque<Item<D, E>>,
     life: Life,
     stream: Stream,
-    /// The element's changes to PAUSED wait for data.
+    /// Whether the element's changes to PAUSED wait for data.
     asynchronous: bool,
-    /// The asynchronous change is not announced to the parent yet: its end must not be posted before.
+    /// Whether the asynchronous change is not announced to the parent yet. Its end must not be posted before its announcement.
     is_unannounced: bool,
     rendered: u64,
     /// Removed items, which must not be dropped under the lock.
@@ -155,7 +156,8 @@ pub(super) struct SinkCore<D, E> {
     end_ns: Option<u64>,
     /// Whether `end_ns` belongs to an earlier stream.
     is_past_end: bool,
-    /// Whether the renderer has started with the first item and waits for room: the item's time has passed.
+    /// Whether the renderer has started with the first item and waits for room for the rest. Such an item is not dropped for
+    /// being late.
     has_begun: bool,
     /// Start of the data rendered last. Until data is rendered, it is the start of the first data dropped.
     rendered_ns: Option<u64>,
@@ -183,7 +185,7 @@ impl<D, E> Default for SinkCore<D, E> {
 }
 
 impl<D, E> SinkCore<D, E> {
-    /// A state change of the element.
+    /// Handles a state change of the element.
     pub(super) fn handle_change(&mut self, change: Change) -> Actions {
         let mut actions = Actions::default();
         match (change, self.life) {
@@ -222,8 +224,7 @@ impl<D, E> SinkCore<D, E> {
         actions
     }
 
-    /// Notes that the parent has got the announcement of the asynchronous change. Data that arrived in the meantime ends the
-    /// change.
+    /// Records that the asynchronous change was announced to the parent. If data has arrived in the meantime, the change ends.
     pub(super) fn handle_announced(&mut self) -> Actions {
         self.is_unannounced = false;
         let has_data = self
@@ -260,7 +261,7 @@ impl<D, E> SinkCore<D, E> {
         self.begin_stream();
     }
 
-    /// Starts a stream: the end of an earlier stream is void.
+    /// Starts a stream. If an earlier stream has ended, its end does not count any more.
     pub(super) fn handle_stream_start(&mut self) {
         if self.has_end() {
             self.stream = Stream::Open;
@@ -270,7 +271,7 @@ impl<D, E> SinkCore<D, E> {
     /// Handles an arriving item.
     ///
     /// # Errors
-    /// The item is discarded.
+    /// Fails with the reason if the item is refused. The item is then discarded.
     #[inline]
     pub(super) fn handle_item(&mut self, item: Item<D, E>) -> Result<Actions, Refused> {
         if let Err(refused) = self.admit() {
@@ -295,10 +296,10 @@ impl<D, E> SinkCore<D, E> {
         Ok(actions)
     }
 
-    /// Whether an item would be accepted.
+    /// Checks whether an item would be accepted.
     ///
     /// # Errors
-    /// Why not.
+    /// Fails with the reason if an item would be refused.
     #[inline]
     pub(super) fn admit(&self) -> Result<(), Refused> {
         match (self.life, self.stream) {
@@ -308,7 +309,7 @@ impl<D, E> SinkCore<D, E> {
         }
     }
 
-    /// The action for the first item. `now_ns` is `None` without a clock; then nothing waits for its time.
+    /// Returns the action for the first item. `now_ns` is `None` without a clock; in this case, no item waits for its time.
     #[inline]
     pub(super) fn next(&self, timing: &Timing, now_ns: Option<i64>) -> Next<'_, D, E> {
         if self.is_gone() {
@@ -348,14 +349,14 @@ impl<D, E> SinkCore<D, E> {
     }
 
     /// Whether nothing was rendered for so long that even late data is rendered, so that the user sees something. The stock sinks
-    /// do the same.
+    /// also render late data in this case.
     fn is_overdue(&self, when: When) -> bool {
         let since_ns = |(begin_ns, last_ns): (u64, u64)| begin_ns.saturating_sub(last_ns);
         let passed_ns = when.begin_ns().zip(self.rendered_ns).map(since_ns);
         passed_ns.is_some_and(|ns| ns > LATE_ONLY_NS_MAX)
     }
 
-    /// Whether the first item, with this lateness, is rendered only because nothing was rendered for so long.
+    /// Whether the first item is rendered, in spite of its lateness, only because nothing was rendered for so long.
     pub(super) fn is_rendered_late(&self, timing: &Timing, lateness_ns: Option<i64>) -> bool {
         let (Some(Item::Data(_, when)), Some(late_ns)) = (self.items.front(), lateness_ns) else {
             return false;
@@ -397,7 +398,7 @@ impl<D, E> SinkCore<D, E> {
         self.discarded.add(item);
     }
 
-    /// Notes that the renderer has started the first item but cannot finish it yet. After this call, only a flush or a stop
+    /// Records that the renderer has started the first item and has no room for the rest. From now on, only a flush or a stop
     /// drops the item.
     pub(super) fn handle_begun(&mut self) {
         self.has_begun = true;
@@ -430,7 +431,7 @@ impl<D, E> SinkCore<D, E> {
         self.end_ns = before.max(when.end_ns());
     }
 
-    /// Whether data passes without being held: nothing is before it, and it needs no wait.
+    /// Whether data is rendered at once, because no item is before it and it need not wait.
     #[inline]
     pub(super) fn passes_at_once(&self, timing: &Timing) -> bool {
         self.life == Life::Playing
@@ -465,7 +466,7 @@ impl<D, E> SinkCore<D, E> {
         self.stream == Stream::Ended
     }
 
-    /// The data that arrived last, if it is still held.
+    /// Returns the data that arrived last, if it is still held.
     pub(super) fn newest(&self) -> Option<&D> {
         match self.items.back() {
             Some(Item::Data(data, _)) => Some(data),
@@ -473,12 +474,12 @@ impl<D, E> SinkCore<D, E> {
         }
     }
 
-    /// The first item.
+    /// Returns the first item.
     pub(super) fn first_item(&self) -> Option<&Item<D, E>> {
         self.items.front()
     }
 
-    /// The first item, if it is data that waits for its time: it is shown in a pause.
+    /// Returns the first item, if it is data that waits for its time. A paused sink shows this data.
     pub(super) fn waiting(&self) -> Option<&D> {
         match self.items.front() {
             Some(Item::Data(data, _)) if !self.has_begun => Some(data),
@@ -491,12 +492,12 @@ impl<D, E> SinkCore<D, E> {
         matches!(self.items.front(), Some(Item::End))
     }
 
-    /// Number of items held.
+    /// Returns the number of items held.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Number of the item that arrived last, or of the next one if none is held.
+    /// Returns the number of the item that arrived last, or of the next item if none is held.
     pub(super) fn newest_number(&self) -> u64 {
         (self.first + self.items.len() as u64).saturating_sub(1)
     }
@@ -506,12 +507,12 @@ impl<D, E> SinkCore<D, E> {
         number < self.first
     }
 
-    /// Number of items that have left.
+    /// Returns the number of items that have left.
     pub(super) fn left(&self) -> u64 {
         self.first
     }
 
-    /// Number of data items rendered, and number dropped for being late or outside of the segment.
+    /// Returns how many data items were rendered, and how many were dropped because they were late or outside of the segment.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.rendered, self.dropped)
     }
@@ -559,14 +560,14 @@ impl When {
 }
 
 impl Timing {
-    /// Current time less the time of an item; `None` if the item needs no wait.
+    /// Returns the current time, minus the time of an item. `None`: the item need not wait.
     fn lateness_ns(&self, due_ns: Option<u64>, now_ns: Option<i64>) -> Option<i64> {
         let (due_ns, now_ns) = (due_ns.filter(|_| self.sync)?, now_ns?);
         let due_ns = signed(due_ns).saturating_add(self.delay_ns).max(0);
         Some(now_ns.saturating_sub(due_ns))
     }
 
-    /// Whether data is too late. Data with a duration is late after its end.
+    /// Whether data is too late. If data has a duration, its lateness counts from its end.
     fn is_too_late(&self, late_ns: i64, when: When) -> bool {
         let span_ns = match when {
             When::At { begin_ns, end_ns } => end_ns - begin_ns,

@@ -1,4 +1,4 @@
-//! Handles a sink's held items: those that are due now, and a future that handles each one at its time.
+//! Handles a sink's held items. Items that are due are handled at once; a future handles each later item at its time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) enum Obstacle {
     Change,
     /// This running time, ns.
     Clock(u64),
-    /// A lack of room, without a notification when there is room: retry soon.
+    /// A lack of room. No notification comes when there is room again, so retry soon.
     Retry,
 }
 
@@ -43,7 +43,7 @@ impl Obstacle {
 }
 
 impl<R: Renderer> Locked<'_, State<R>> {
-    /// Removes a first item that is not data.
+    /// Removes the first item, which is not data.
     fn step_over(&mut self) {
         self.finish(false);
         self.wake(RENDERED);
@@ -67,7 +67,7 @@ impl<R: Renderer> Shared<R> {
             let (has_shown, State { core, renderer, .. }) = (state.has_shown, &mut **state);
             let holds_discarded = core.has_discarded();
             match core.next(&timing, now_ns) {
-                // One at a time: storing several would allocate.
+                // Only one discarded item is stored at a time, because storing several would allocate.
                 Next::Render(..) | Next::Drop(..) if holds_discarded => {
                     state = self.lock_again(state);
                 }
@@ -212,7 +212,7 @@ pub(super) struct Drive<R: Renderer> {
     shared: Arc<Shared<R>>,
     /// The drive ends when the item of this number has left; `None`: when all items have left.
     number: Option<u64>,
-    /// The source that drives it; `None`: an ordinary thread, which waits for its own item only.
+    /// The source that drives it; `None`: an ordinary thread, which waits only for its own item.
     source: Option<u64>,
     /// Number of this drive while it is the driver.
     id: Option<u64>,
@@ -242,7 +242,7 @@ impl<R: Renderer> Drive<R> {
         self.is_driver(state)
     }
 
-    /// Stops being the driver: another one may take over.
+    /// Stops being the driver, so that another `Drive` may become the driver.
     fn let_go(&mut self, state: &mut Guard<'_, State<R>>) {
         if self.is_driver(state) {
             state.driver = None;
@@ -283,7 +283,7 @@ impl<R: Renderer> Future for Drive<R> {
             }
             let before = state.core.left();
             let (advanced, mut state) = shared.advance(state);
-            // Waiters are woken only now, because a wake-up may call this future again.
+            // Waiters are woken only here, because a wake-up may poll this future again.
             if state.core.left() > before {
                 let has_room = state.core.len() <= WAITING_RESUME;
                 state.wake(if has_room { LEFT | MORE } else { LEFT });
@@ -294,7 +294,7 @@ impl<R: Renderer> Future for Drive<R> {
                 Advanced::Failed(error) => Err(error),
                 Advanced::Waits(_) if this.source.is_none() && this.has_left(&state) => Ok(()),
                 Advanced::Waits(obstacle) => {
-                    // Registered before the unlock, so that no change is missed.
+                    // Register before the unlock, so that no change is missed.
                     state.register(&mut this.registration, DRIVE, cx.waker().clone());
                     let mut wait = match obstacle {
                         Obstacle::Change => return Poll::Pending,

@@ -18,13 +18,13 @@ where
     /// Renders each buffer.
     type Renderer: Renderer;
 
-    /// Created on first use, since it refers to the element.
+    /// Returns the sink. It is created on first use, because it refers to the element.
     fn sink(&self) -> &Sink<Self::Renderer>;
 
     /// NULL to READY: opens the element's resources.
     ///
     /// # Errors
-    /// The message for the application; the state does not change.
+    /// Fails with the message for the application. The element's state does not change.
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         Ok(())
     }
@@ -32,7 +32,7 @@ where
     /// READY to PAUSED, before data can arrive.
     ///
     /// # Errors
-    /// See [`SinkElement::open`].
+    /// Fails with the message for the application. The element's state does not change.
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         Ok(())
     }
@@ -49,7 +49,7 @@ where
     /// Handles an arriving buffer.
     ///
     /// # Errors
-    /// The flow error for the pusher.
+    /// Fails with the flow error that the push returns.
     fn handle_buffer(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.sink().chain(buffer)
     }
@@ -57,12 +57,12 @@ where
     /// Handles an arriving list.
     ///
     /// # Errors
-    /// See [`SinkElement::handle_buffer`].
+    /// Fails with the flow error that the push returns.
     fn handle_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.sink().chain_list(list)
     }
 
-    /// Called for an arriving event, before its [`Sink`] sees it.
+    /// Called for an arriving event, before the [`Sink`] handles it.
     fn notice_event(&self, _event: &gst::Event) {}
 
     /// Answers a query on the pad. Returns `false` for the default answer.
@@ -108,10 +108,10 @@ where
         .build()
 }
 
-/// The state changes of a sink element around those of its parent class.
+/// Performs the state changes of a sink element, around those of its parent class.
 ///
 /// # Errors
-/// Fails if the element cannot reach that state; then the application has got the reason.
+/// Fails if the element cannot reach that state. The reason has been posted to the application.
 pub fn change_state<T: SinkElement>(
     imp: &T,
     transition: gst::StateChange,
@@ -172,10 +172,10 @@ where
     })
 }
 
-/// Handles an event that the application sends to a sink. Returns it as an error if it is for the parent class.
+/// Handles an event that the application sends to a sink.
 ///
 /// # Errors
-/// The event.
+/// Returns the event if the parent class must handle it.
 pub fn send_event<R: Renderer>(
     sink: &Sink<R>,
     pad: &gst::Pad,
@@ -186,7 +186,7 @@ pub fn send_event<R: Renderer>(
             sink.set_latency(latency.latency());
             Ok(pad.push_event(event))
         }
-        // A sink on a shared thread cannot count the amount of a step.
+        // A sink on a shared thread does not support steps, because it cannot count their amount.
         gst::EventView::Step(_) => {
             if let Some(element) = sink.0.element.upgrade() {
                 gst::element_warning!(
@@ -254,7 +254,8 @@ fn time(ns: u64) -> gst::ClockTime {
 }
 
 impl<R: Renderer> Sink<R> {
-    /// Stream time of the clock, which is stopped in PAUSED. Without a clock, it is that of the data rendered last.
+    /// Returns the stream time of the clock, which stands still in PAUSED. Without a clock, it is the stream time of the data
+    /// that was rendered last.
     fn position(&self) -> Option<gst::ClockTime> {
         let state = self.0.lock();
         let timing = self.0.timing(&state);
@@ -279,7 +280,7 @@ impl<R: Renderer> Sink<R> {
         Some(if has_ended { end } else { begin })
     }
 
-    /// Running time at the start of the pause, if the sink uses a clock.
+    /// Returns the running time at the start of the pause, if the sink uses a clock.
     fn paused_ns(&self) -> Option<i64> {
         let element = self.0.element.upgrade()?;
         element.clock()?;

@@ -5,8 +5,8 @@
 //! items. A [`Drive`], one future for all held items, handles the later ones. On a context's thread, the source that pushed
 //! drives it ([`super::pending`]), so a sink needs no task. An ordinary thread drives it, blocking, until its own item has left.
 //!
-//! A sink has one driver. If a second source pushes in the meantime, it leaves a `Drive`, too, which takes over if the driver
-//! vanishes. Without a driver, the next push becomes the driver.
+//! A sink has one driver. If a second source pushes in the meantime, it creates a `Drive`, too, which becomes the driver if the
+//! source of the first one is removed. If there is no driver, the next push becomes the driver.
 //!
 //! | field | thread |
 //! |---|---|
@@ -52,7 +52,7 @@ pub struct Sink<R: Renderer>(Arc<Shared<R>>);
 #[repr(C)]
 struct Shared<R: Renderer> {
     sync: Arc<SyncState>,
-    /// Called, without a lock, after a render, a preroll or the end.
+    /// Called without a lock after each render, after a preroll, and at the end.
     after: OnceLock<Box<After>>,
     state: Monitor<State<R>>,
     element: gst::glib::WeakRef<gst::Element>,
@@ -65,12 +65,12 @@ type After = dyn Fn() -> Result<(), gst::FlowError> + Send + Sync;
 #[repr(C)]
 struct State<R> {
     core: SinkCore<Data, gst::Event>,
-    /// Replaced last samples.
+    /// Earlier last samples, to be dropped after the unlock.
     samples: Discarded<gst::Sample>,
     latency_ns: u64,
     /// Whether data may be outside of the segment.
     clips: bool,
-    /// Whether the element has got data for a pause, but not notified the application.
+    /// Whether the element has got data for a pause, but has not notified the application yet.
     has_shown: bool,
     position: Position,
     renderer: R,
@@ -84,7 +84,7 @@ struct State<R> {
     unlinks: u64,
     /// Sequence number of the EOS event, for the message.
     end_seqnum: Option<gst::Seqnum>,
-    /// The thread that reports a committed change to the bin.
+    /// The thread that currently reports a committed change to the bin.
     teller: Option<ThreadId>,
 }
 
@@ -151,15 +151,15 @@ impl<R: Renderer> Sink<R> {
         sink
     }
 
-    /// Sets `after`, which is called without a lock after each render, preroll or end. The result of the push is its error, if
-    /// any. Set it once.
+    /// Sets `after`, which is called without a lock after each render, after a preroll, and at the end. If `after` fails, the
+    /// push returns its error. Set it only once.
     #[doc(hidden)]
     pub fn tell(&self, after: impl Fn() -> Result<(), gst::FlowError> + Send + Sync + 'static) {
         let is_first = self.0.after.set(Box::new(after)).is_ok();
         debug_assert!(is_first, "set already");
     }
 
-    /// Retries after [`Rendered::Full`], because there is room again.
+    /// Retries after [`Rendered::Full`], when there is room again.
     #[doc(hidden)]
     pub fn resume(&self) {
         self.0.lock().wake(DRIVE | MORE);
@@ -178,7 +178,7 @@ impl<R: Renderer> Sink<R> {
         if state.core.len() == 0 {
             state.note_event(&event);
         } else {
-            // The event is refused only in a flush or after the end, when it concerns no data.
+            // The event is refused only during a flush or after the end. In both cases, it concerns no data.
             let _ = state.core.handle_item(Item::Event(event));
         }
     }
@@ -198,7 +198,7 @@ impl<R: Renderer> Sink<R> {
         )
     }
 
-    /// [`until`](Self::until) as a part of a larger future. See [`Monitor::poll_until`].
+    /// Acts as [`until`](Self::until), as a part of a larger future. See [`Monitor::poll_until`].
     #[doc(hidden)]
     pub fn poll_until<T>(
         &self,
@@ -227,7 +227,7 @@ impl<R: Renderer> Sink<R> {
         result
     }
 
-    /// Memory that a buffer touches, for [`super::prefetch::ElementMemory::set`].
+    /// Returns the memory that a buffer touches, for [`super::prefetch::ElementMemory::set`].
     #[doc(hidden)]
     pub fn spans(&self) -> [(usize, usize); 2] {
         [
@@ -242,7 +242,7 @@ impl<R: Renderer> Sink<R> {
         f(&mut state.renderer)
     }
 
-    /// Number of buffers rendered, and number dropped for being late.
+    /// Returns how many buffers were rendered, and how many were dropped because they were late.
     pub fn counts(&self) -> (u64, u64) {
         self.0.lock().core.counts()
     }
@@ -340,7 +340,7 @@ impl<R: Renderer> Sink<R> {
         state.wake(DRIVE);
     }
 
-    /// Notes that the parent has got the announcement of an asynchronous change.
+    /// Records that the asynchronous change was announced to the parent.
     fn announced(&self) -> Actions {
         let mut state = self.0.lock();
         let actions = state.core.handle_announced();
@@ -449,7 +449,7 @@ impl<R: Renderer> Sink<R> {
             .driver
             .is_some_and(|(_, source)| source != pending::source())
         {
-            // Another source drives and may vanish. Then this source takes over.
+            // The driver is another source, which may be removed. Then this source takes over.
             let drive = Drive::new(&self.0, Some(number));
             pending::defer(Hold::Nobody, Box::pin(drive));
         }
@@ -457,10 +457,10 @@ impl<R: Renderer> Sink<R> {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Makes the source wait if the sink accepts no more; after the arrival of an item on a context's thread.
+    /// Makes the source wait if the sink accepts no more items. Call it after an item has arrived on a context's thread.
     fn hold_up_source(&self, state: Locked<'_, State<R>>) {
-        // An item that waits for its time does not block the source, which may have more items due at the same time. A sink that
-        // does not play, is full or holds many items accepts no more.
+        // An item that waits for its time does not block the source, because the source may have more items that are due at the
+        // same time. The sink blocks the source if it does not play, is full, or holds many items.
         if state.core.len() < WAITING_MAX && state.takes_more() {
             return;
         }
@@ -484,7 +484,7 @@ impl<R: Renderer> Sink<R> {
             },
         );
         pending::defer(Hold::Source, Box::pin(more));
-        // If the pad was unlinked during this push, no other signal will end the wait.
+        // If the pad was unlinked during this push, no other signal will end the wait, so end it here.
         if self.0.pad.as_ref().is_some_and(|pad| !pad.is_linked()) {
             self.0.unlink();
         }
@@ -492,7 +492,7 @@ impl<R: Renderer> Sink<R> {
 }
 
 impl<R: Renderer> State<R> {
-    /// The time of a buffer. Like the stock sinks, it uses the DTS to order the sending.
+    /// Returns the time of a buffer. As in the stock sinks, the DTS determines the order of sending.
     fn when(&self, buffer: &gst::BufferRef) -> When {
         match buffer.dts_or_pts() {
             Some(begin) => self.span(begin, buffer.duration()),
@@ -508,7 +508,7 @@ impl<R: Renderer> State<R> {
             return When::Never;
         };
         let end = begin + duration.unwrap_or(gst::ClockTime::ZERO);
-        // Data that passes the end of the segment ends with the segment.
+        // Data that extends beyond the end of the segment ends with the segment.
         let end = segment.to_running_time(end).or_else(|| {
             let stop = segment.stop()?;
             segment.to_running_time(stop)
@@ -525,7 +525,7 @@ impl<R: Renderer> State<R> {
         self.core.is_playing() && self.renderer.has_room()
     }
 
-    /// Notes an event whose turn has come.
+    /// Handles an event whose turn has come.
     fn note_event(&mut self, event: &gst::Event) {
         if let gst::EventView::Segment(segment) = event.view() {
             self.position.set_segment(segment);
@@ -579,7 +579,7 @@ impl<R: Renderer> Shared<R> {
         self.sync.timing(state.latency_ns)
     }
 
-    /// Stores the sample for `last-sample`: shown in PAUSED, or rendered.
+    /// Stores the sample for `last-sample`: the data that was shown in PAUSED, or rendered.
     #[inline]
     fn keep_last(&self, state: &mut State<R>, buffer: Option<&gst::Buffer>) {
         if !self.sync.keeps_last() {
@@ -598,7 +598,7 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// The first data in PAUSED is the preroll.
+    /// Shows the first data in PAUSED, as the preroll.
     fn show(&self, state: &mut State<R>, buffer: &gst::Buffer) {
         state.renderer.preroll(buffer);
         self.keep_last(state, Some(buffer));
@@ -621,7 +621,7 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// Notes that the pad was unlinked: its source must not wait any longer.
+    /// Records that the pad was unlinked, so that its source stops waiting.
     fn unlink(&self) {
         let mut state = self.lock();
         state.unlinks += 1;
@@ -639,12 +639,13 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// Makes a thread that continues to PLAYING wait until the bin knows that the sink has reached PAUSED. If a bin learns of
-    /// both at once, it may confuse their order, and then forwards no EOS. The base classes of the stock sinks hold their preroll
-    /// lock until then.
+    /// Makes a thread that continues to PLAYING wait until the bin knows that the sink has reached PAUSED. If a bin gets both
+    /// messages at the same time, it may confuse their order, and then does not forward the EOS. In the stock sinks, the base
+    /// class holds its preroll lock until then.
     fn wait_told(self: &Arc<Self>) {
         let me = thread::current().id();
-        // An application may continue to PLAYING in the message's handler, and a context's thread must not wait.
+        // An application may continue to PLAYING in its handler of the message. That thread must not wait for itself. A context's
+        // thread must not wait either.
         if current_shard_id().is_some() || self.lock().teller == Some(me) {
             return;
         }
@@ -703,7 +704,7 @@ impl<R: Renderer> Shared<R> {
     }
 }
 
-/// Maximum number of items that a sink holds before it blocks the source: some slices of a fast stream.
+/// Maximum number of items that a sink holds before it blocks the source. A fast stream reaches it after some slices.
 const WAITING_MAX: usize = 64;
 /// The source continues at this number of items.
 const WAITING_RESUME: usize = WAITING_MAX / 2;

@@ -1,12 +1,12 @@
 //! Position of a sink's data, for POSITION queries.
 
-/// Position of the data rendered last. The times are those of the buffer, and are converted on demand.
+/// Position of the data that was rendered last. The times are those of the buffer, and are converted on demand.
 #[derive(Debug, Default)]
 pub(super) struct Position {
     /// Start and duration, within the segment.
     last: Option<(gst::ClockTime, Option<gst::ClockTime>)>,
-    /// Segment of the rendered data; the next segment may have arrived already. It is separate from the fields that each buffer
-    /// changes.
+    /// Segment of the rendered data, because the next segment may have arrived already. It is stored apart from the fields that
+    /// change with each buffer.
     segment: Option<Box<gst::FormattedSegment<gst::ClockTime>>>,
     /// Start and end of the last data of an earlier segment, in stream time.
     earlier: Option<Box<Span>>,
@@ -22,7 +22,7 @@ impl Position {
         self.segment = event.segment().downcast_ref().cloned().map(Box::new);
     }
 
-    /// Notes data that was rendered, or a gap or late data that was skipped.
+    /// Records data that was rendered, or a gap or late data that was skipped.
     #[inline]
     pub(super) fn reach(
         &mut self,
@@ -34,7 +34,7 @@ impl Position {
         }
     }
 
-    /// The same as [`reach`](Self::reach), by running times in ns.
+    /// Acts as [`reach`](Self::reach), with running times in ns.
     pub(super) fn reach_running(&mut self, begin_ns: u64, end_ns: u64) {
         let position = |ns| {
             let running = gst::ClockTime::from_nseconds(ns);
@@ -45,7 +45,7 @@ impl Position {
         }
     }
 
-    /// Start and end of the last data, in stream time.
+    /// Returns start and end of the last data, in stream time.
     pub(super) fn span(&self) -> Option<Span> {
         let of_last = || {
             let (begin, duration) = self.last?;
@@ -54,7 +54,7 @@ impl Position {
         of_last().or(self.earlier.as_deref().copied())
     }
 
-    /// Start and end, in stream time, of the part of the data inside the segment.
+    /// Returns start and end, in stream time, of the part of the data that is inside the segment.
     pub(super) fn stream_span(
         &self,
         begin: gst::ClockTime,
@@ -69,7 +69,7 @@ impl Position {
         ))
     }
 
-    /// Stream time at a running time.
+    /// Returns the stream time at a running time.
     pub(super) fn at_running(&self, running: gst::ClockTime) -> Option<gst::ClockTime> {
         let segment = self.segment.as_ref()?;
         segment.to_stream_time(segment.position_from_running_time(running)?)

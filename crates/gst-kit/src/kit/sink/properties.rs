@@ -84,7 +84,7 @@ impl From<LiveSyncProperties> for SyncProperties {
 }
 
 impl SyncState {
-    /// The timing in a pipeline with this latency.
+    /// Returns the timing in a pipeline with this latency.
     #[inline]
     pub(super) fn timing(&self, latency_ns: u64) -> Timing {
         let sync = self.sync.load(Relaxed);
@@ -205,7 +205,7 @@ impl PropertyGroup for LiveSyncProperties {
     }
 }
 
-/// The specifications, with the defaults of `sync` and `async`.
+/// Returns the specifications. `sync` and `preroll`: the defaults of the properties `sync` and `async`.
 fn specs(sync: bool, preroll: bool) -> Vec<glib::ParamSpec> {
     vec![
         flag("sync", "Render each buffer when it is due on the clock", sync),
@@ -271,5 +271,5 @@ fn time(name: &str, blurb: &str, default_ns: u64) -> glib::ParamSpec {
         .build()
 }
 
-/// The same as in the stock sinks.
+/// Default of `processing-deadline`, which is the same as in the stock sinks.
 const PROCESSING_DEADLINE_NS: u64 = 20_000_000;

@@ -23,19 +23,20 @@ struct Pass {
 /// Contents of a QOS event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Report {
-    /// Time between two renders, divided by the duration of the data: above 1, upstream is too slow.
+    /// Time between two renders, divided by the duration of the data. If it is above 1, upstream is too slow.
     pub(super) proportion: f64,
-    /// Lateness of the data: the current time less its time. For a throttle, it is the time to skip.
+    /// Lateness of the data: the current time, minus the time of the data. For a throttle, it is the time that upstream should
+    /// skip.
     pub(super) difference_ns: i64,
     /// Running time of the data.
     pub(super) begin_ns: u64,
     pub(super) is_throttle: bool,
-    /// Whether the time between two renders is still unknown: then no event is sent.
+    /// Whether the time between two renders is still unknown. In this case, no event is sent.
     pub(super) is_first: bool,
 }
 
 impl Qos {
-    /// Notes data that starts at `begin_ns` and is rendered or dropped at `now_ns`, `late_ns` after its time.
+    /// Records data that starts at `begin_ns` and is rendered or dropped at `now_ns`, `late_ns` after its time.
     pub(super) fn note(
         &mut self,
         begin_ns: u64,
@@ -56,7 +57,8 @@ impl Qos {
         let left_out_ns = i64::try_from(throttle_ns).unwrap_or(i64::MAX);
         Report {
             proportion: self.proportion.unwrap_or(1.0),
-            // Like in the stock sinks, the throttle is reported with each render, so that upstream measures the interval from the last rendered buffer.
+            // As in the stock sinks, the throttle is reported with each render, so that upstream measures the interval from the
+            // buffer that was rendered last.
             difference_ns: if is_throttle { left_out_ns } else { late_ns },
             begin_ns,
             is_throttle,
@@ -98,7 +100,7 @@ impl<R: Renderer> Shared<R> {
         pad.push_event(event.timestamp(begin).build());
     }
 
-    /// Warns that data is rendered although it is too late, because no data in time was rendered for a second.
+    /// Warns that data is rendered although it is too late, because for a second no data was in time.
     pub(super) fn warn_of_lateness(&self, max_ns: u64) {
         if let Some(element) = self.element.upgrade() {
             gst::element_warning!(
@@ -112,7 +114,7 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// Reports dropped data to the application, if `qos` is set. `counts`: rendered and dropped.
+    /// Reports dropped data to the application, if `qos` is set. `counts`: the numbers of rendered and dropped buffers.
     pub(super) fn post_drop(&self, report: Option<Report>, (rendered, dropped): (u64, u64)) {
         let Some(report) = report else { return };
         let running = gst::ClockTime::from_nseconds(report.begin_ns);

@@ -11,7 +11,8 @@ pub trait Renderer: Send + 'static {
     /// Handles an event of [`Sink::queue_event`](super::Sink::queue_event), in order with the buffers.
     fn event(&mut self, _event: &gst::Event) {}
 
-    /// Whether [`Renderer::render_list`] handles whole lists; otherwise their buffers are rendered separately, each at its time.
+    /// Whether [`Renderer::render_list`] handles whole lists. If not, the buffers of a list are rendered separately, each at its
+    /// time.
     fn takes_lists(&self) -> bool {
         false
     }
@@ -21,7 +22,7 @@ pub trait Renderer: Send + 'static {
         Rendered::Done
     }
 
-    /// Called when only the stream's end is left. The end may still wait: for PLAYING, or for the end of the last data.
+    /// Called when only the stream's end is left. The end may still have to wait for PLAYING, or for the end of the last data.
     fn end_is_next(&mut self) {}
 
     /// Handles the end of the stream. The application is notified when this is done.
@@ -29,11 +30,11 @@ pub trait Renderer: Send + 'static {
         Rendered::Done
     }
 
-    /// Drops everything rendered so far.
+    /// Drops everything that was rendered so far.
     fn flush(&mut self) {}
 
-    /// Samples that the renderer has removed. They are dropped after the unlock: dropping a buffer calls the owner of its memory,
-    /// which may call the element.
+    /// Takes the samples that the renderer has removed. They are dropped after the unlock, because dropping a buffer calls the
+    /// owner of its memory, which may call the element.
     fn take_discarded(&mut self) -> Vec<gst::Sample> {
         Vec::new()
     }
@@ -49,9 +50,9 @@ pub trait Renderer: Send + 'static {
 pub enum Rendered {
     /// The buffer is finished.
     Done,
-    /// No room: retry the same buffer soon.
+    /// There is no room: retry the same buffer soon.
     Blocked,
-    /// No room: retry the same buffer after [`Sink::resume`](super::Sink::resume).
+    /// There is no room: retry the same buffer after [`Sink::resume`](super::Sink::resume).
     Full,
     /// The buffer is lost, and the push returns this error. Post the reason as an error message.
     Failed(gst::FlowError),
@@ -71,7 +72,8 @@ impl Data {
         }
     }
 
-    /// Start and duration; for a list, those of its first buffer. Like in the stock sinks, the DTS orders the sending.
+    /// Returns start and duration; for a list, those of its first buffer. As in the stock sinks, the DTS determines the order of
+    /// sending.
     pub(super) fn times(&self) -> (Option<gst::ClockTime>, Option<gst::ClockTime>) {
         let of = |buffer: &gst::BufferRef| (buffer.dts_or_pts(), buffer.duration());
         match self {

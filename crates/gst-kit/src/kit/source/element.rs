@@ -7,8 +7,8 @@ use super::{Driver, Producer};
 use crate::kit::pad_function;
 use crate::kit::time::RunningTime;
 
-/// A source element: what it does at state changes, around its [`Driver`]. The thread that changes the element's state calls
-/// these methods, unless stated otherwise.
+/// A source element: its functions for state changes, around its [`Driver`]. The thread that changes the element's state calls
+/// these functions, unless stated otherwise.
 pub trait SourceElement: ElementImpl
 where
     Self::Type: IsA<gst::Element>,
@@ -16,16 +16,16 @@ where
     /// Produces the data, on the context's thread.
     type Producer: Producer;
 
-    /// The element's end of the task.
+    /// Returns the element's end of the task.
     fn driver(&self) -> &Driver<Self::Producer>;
 
-    /// The output pad.
+    /// Returns the output pad.
     fn src_pad(&self) -> &gst::Pad;
 
     /// NULL to READY: opens the element's resources.
     ///
     /// # Errors
-    /// The message for the application; the state does not change.
+    /// Fails with the message for the application. The element's state does not change.
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         Ok(())
     }
@@ -34,7 +34,7 @@ where
     /// is this element.
     ///
     /// # Errors
-    /// See [`SourceElement::open`].
+    /// Fails with the message for the application. The element's state does not change.
     fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage>;
 
     /// PAUSED to READY, when the pad is flushing; also after a failure on the way up.
@@ -54,16 +54,16 @@ where
     /// Called at the start and the end of a flush, on any thread. The flush comes from the application or from downstream.
     fn flush(&self, _flushing: bool) {}
 
-    /// Whether [`SourceElement::activate`] starts at the position of a seek that the application sent before. Such a seek goes
-    /// forwards and starts at a byte.
+    /// Whether [`SourceElement::activate`] starts at the position of a seek that the application has sent before. Only forward
+    /// seeks to a byte are accepted.
     fn takes_early_seeks(&self) -> bool {
         false
     }
 
-    /// Handles an event from downstream, on any thread. Returns it as an error to let the default handle it.
+    /// Handles an event from downstream, on any thread.
     ///
     /// # Errors
-    /// The event.
+    /// Returns the event if the default handler must handle it.
     fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
         Err(event)
     }
@@ -93,7 +93,7 @@ where
         .build()
 }
 
-/// Like in the stock sources, a flush from downstream ends at the source.
+/// Handles an event from downstream. As in the stock sources, a flush from downstream ends at the source.
 fn src_event<T: SourceElement>(source: &T, pad: &gst::Pad, event: gst::Event) -> bool
 where
     T::Type: IsA<gst::Element>,
@@ -112,8 +112,8 @@ where
     true
 }
 
-/// Answers latency, scheduling and caps queries (`None`: any caps) on a live source's pad; others get the default. Data may have
-/// waited for a whole slice; the latency has no maximum.
+/// Answers latency, scheduling and caps queries on a source's pad; other queries get the default answer. `latency`: whether the
+/// source is live, minimum and maximum. `caps` returns `None` if any caps are allowed.
 pub fn answer_query(
     pad: &gst::Pad,
     element: &impl IsA<gst::Object>,
@@ -145,7 +145,7 @@ pub fn answer_query(
     }
 }
 
-/// Intersection of the source pad's caps and its peer's.
+/// Returns the intersection of the source pad's caps and its peer's.
 pub fn allowed_caps(pad: &gst::Pad) -> gst::Caps {
     let template = pad.pad_template_caps();
     match pad.peer() {
@@ -154,7 +154,7 @@ pub fn allowed_caps(pad: &gst::Pad) -> gst::Caps {
     }
 }
 
-/// The initial events of a stream in running time.
+/// Returns the initial events of a stream in running time.
 pub fn opening(
     pad: &gst::Pad,
     element: &gst::Element,
@@ -169,16 +169,17 @@ pub fn opening(
     events
 }
 
-/// The initial events of a stream in running time, for [`Producer::opening`]: its start, its caps if known, a segment.
+/// Returns the initial events of a stream in running time, for [`Producer::opening`]: its start, its caps if they are known, and
+/// a segment.
 pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Event> {
     let element = pad.parent_element();
     element.map_or_else(Vec::new, |element| opening(pad, &element, caps))
 }
 
-/// The state changes of a source around those of its parent class.
+/// Performs the state changes of a source, around those of its parent class.
 ///
 /// # Errors
-/// Fails if the element cannot reach that state; then the application has got the reason.
+/// Fails if the element cannot reach that state. The reason has been posted to the application.
 pub fn change_state<T: SourceElement>(
     source: &T,
     transition: gst::StateChange,
@@ -205,7 +206,7 @@ where
     }
     let result = parent();
     match transition {
-        // The pad is flushing now, so that a current push returns.
+        // The pad is flushing by now, so a running push returns.
         gst::StateChange::PausedToReady => source.deactivate(),
         gst::StateChange::ReadyToNull => {
             source.driver().take_early_seek();
@@ -224,10 +225,10 @@ where
     result
 }
 
-/// Handles an event that the application sends to a source. Returns it as an error if it is for the parent class.
+/// Handles an event that the application sends to a source.
 ///
 /// # Errors
-/// The event.
+/// Returns the event if the parent class must handle it.
 pub fn send_event<T: SourceElement>(source: &T, event: gst::Event) -> Result<bool, gst::Event>
 where
     T::Type: IsA<gst::Element>,
@@ -242,7 +243,7 @@ where
         return Ok(true);
     }
     match source.driver().handle_event(source.src_pad(), event) {
-        // It is handled as if it came from downstream, like a source's other upstream events.
+        // An upstream event is handled as if it came from downstream.
         Err(event) if event.is_upstream() && !event.is_downstream() => {
             Ok(source.src_pad().send_event(event))
         }

@@ -44,7 +44,7 @@ pub trait Producer: Send + 'static {
     /// Sets the element's clock or base time.
     fn set_time(&mut self, _time: RunningTime) {}
 
-    /// Starts a pass for this reason.
+    /// Starts a pass. `ready` is the reason for the pass.
     fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
 
     /// Produces the next item to push, if any.
@@ -58,8 +58,8 @@ pub trait Producer: Send + 'static {
     /// See [`Agent::prefetch`].
     fn prefetch(&self) {}
 
-    /// Ends a flush: drops older data. The last push from before the flush has returned. Returns the event to push, or `None` if
-    /// the event of a later flush replaces it.
+    /// Ends a flush: drops older data. The last push from before the flush has already returned. Returns the event to push, or
+    /// `None` if a later flush's event replaces it.
     fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
         Some(event)
     }
@@ -72,14 +72,14 @@ pub trait Producer: Send + 'static {
     /// Handles a failed push of the last item.
     fn push_failed(&mut self, _error: gst::FlowError) {}
 
-    /// Whether the producer continues with the next item when downstream flushes. It is `false` for a source that would then run
-    /// at full speed.
+    /// Whether the producer continues with the next item while downstream flushes. A source that would run at full speed in this
+    /// case returns `false`.
     fn outlives_flushing(&self) -> bool {
         true
     }
 
-    /// Whether this element reports a failed flow, as a source does. A queue does not: its upstream elements get the failure as
-    /// the result of their push, and report it.
+    /// Whether this element reports a failed flow, as a source does. A queue does not report it, because the elements upstream of
+    /// the queue get the failure as the result of their push, and report it.
     const REPORTS_FLOW: bool = true;
 
     /// Whether the element continues with the next item after a failed push.
@@ -208,7 +208,7 @@ impl<P: Producer> Driver<P> {
         self.restart();
     }
 
-    /// Ends a flush that began with a FLUSH_START on the pad: forwards the event and produces again.
+    /// Ends a flush that began with a FLUSH_START on the pad. Forwards the event, and produces again.
     #[doc(hidden)]
     pub fn end_flush(&self, event: gst::Event) {
         self.command(move |agent, cx| agent.end_flush(cx, event));
@@ -224,7 +224,7 @@ impl<P: Producer> Driver<P> {
         });
     }
 
-    /// Changes the producer. The resulting event is pushed before the next item, unless the stream is not open yet.
+    /// Calls `f` with the producer. The resulting event is pushed before the next item, unless the stream is not open yet.
     pub fn announce(
         &self,
         change: impl FnOnce(&mut P, &gst::Pad) -> Option<gst::Event> + Send + 'static,
@@ -238,7 +238,7 @@ impl<P: Producer> Driver<P> {
         });
     }
 
-    /// Waits until the task's current push has returned. On the task's own thread it returns at once.
+    /// Waits until the task's current push has returned. If the caller is on the task's own thread, it returns at once.
     #[doc(hidden)]
     pub fn await_pass(&self) {
         if let Some(place) = self.place() {
@@ -246,7 +246,8 @@ impl<P: Producer> Driver<P> {
         }
     }
 
-    /// Handles an event that the application sends to a source. Returns it as an error if it is for the parent class.
+    /// Handles an event that the application sends to a source. If the parent class must handle the event, returns the event as
+    /// an error.
     pub fn handle_event(&self, pad: &gst::Pad, event: gst::Event) -> Result<bool, gst::Event> {
         match event.type_() {
             gst::EventType::FlushStart => Ok(pad.push_event(event)),
@@ -283,12 +284,12 @@ impl<P: Producer> Driver<P> {
         }
     }
 
-    /// The waker of the task, if it exists.
+    /// Returns the waker of the task, if the task exists.
     pub fn waker(&self) -> Option<std::task::Waker> {
         self.slot().as_ref().map(|driven| driven.handle.waker())
     }
 
-    /// The longest wait of an item for its slice. Before the task runs, it is that of the properties.
+    /// Returns the longest wait of an item for its slice. Before the task runs, it is the wait in the properties.
     #[doc(hidden)]
     pub fn wait(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
         match self.place() {
@@ -297,7 +298,7 @@ impl<P: Producer> Driver<P> {
         }
     }
 
-    /// The task's place, while it runs.
+    /// Returns the task's place, while the task runs.
     pub fn place(&self) -> Option<Place> {
         self.slot().as_ref().map(|driven| driven.place.clone())
     }
@@ -323,9 +324,9 @@ enum State {
 pub struct SrcAgent<P> {
     pad: gst::Pad,
     state: State,
-    /// Whether the task is started and not paused, in any state of the stream.
+    /// Whether the task was started and is not paused, whatever the state of the stream is.
     may_run: bool,
-    /// Whether the producer waits for input (started, not stopped).
+    /// Whether the producer waits for input, because it was started and not stopped.
     waiting: bool,
     opened: bool,
     pending: Pending,
@@ -341,7 +342,7 @@ impl<P: Producer> Agent for SrcAgent<P> {
         if self.state == State::Running {
             self.producer.begin(cx, ready);
         }
-        // Futures from the last push are completed, even if that push was the stream's end.
+        // Futures from the last push must complete, even if the stream has ended with that push.
         let must_ask = !self.pending.is_empty() && (ready == Ready::Woken || self.pending.holds());
         if must_ask && !self.settle(cx) || self.state != State::Running {
             return;
@@ -477,11 +478,11 @@ impl<P: Producer> SrcAgent<P> {
             }
         };
         match result {
-            // Futures from before this push have been polled already, and have the waker.
+            // Futures from before this push have been polled already, and they have the waker.
             Ok(_) if self.pending.len() == pending_before => true,
             Ok(_) => self.settle(cx),
             Err(error) if self.pending.is_empty() => self.flow_failed(cx, error),
-            // One branch failed at once while others still hold data: those are awaited first.
+            // One branch has failed at once, while other branches still hold data. The source waits for these branches first.
             Err(error) => {
                 self.pending.fail(error);
                 self.settle(cx)

@@ -69,7 +69,7 @@ impl EbuR128Level {
             gst::warning!(
                 CAT,
                 imp = self,
-                "cannot change the mode, keeping the old one: {error}"
+                "cannot change the mode, so the old mode remains: {error}"
             );
         }
     }
@@ -110,7 +110,7 @@ impl EbuR128Level {
         }
     }
 
-    /// Runs `f` with the measurement. Returns `None` before the first caps.
+    /// Calls `f` with the measurement. Returns `None` before the first caps.
     fn with_measuring<R>(
         &self,
         pts: Option<gst::ClockTime>,
@@ -140,7 +140,7 @@ impl EbuR128Level {
         for structure in due {
             let obj = self.obj();
             let message = gst::message::Element::builder(structure).src(&*obj).build();
-            // Without a bus, which exists only in a pipeline, the message is dropped.
+            // Without a bus, the message is dropped. Only elements in a pipeline have a bus.
             let _ = obj.post_message(message);
         }
     }
@@ -157,8 +157,8 @@ impl EbuR128Level {
     }
 }
 
-/// The meter's mode: the requested measurements and those they depend on. The range needs short-term loudness, true peaks need
-/// sample peaks.
+/// Returns the meter's mode: the requested measurements and those they depend on. The range needs short-term loudness, true peaks
+/// need sample peaks.
 fn meter_mode(asked: LevelMode) -> Mode {
     [
         (LevelMode::SHORT_TERM, Mode::SHORT_TERM),

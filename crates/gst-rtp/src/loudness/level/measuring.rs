@@ -16,7 +16,7 @@ pub(super) struct Settings {
 }
 
 /// Output that becomes due while samples are added: the structures of messages, in order. An empty vector takes no memory, so
-/// nothing is allocated without a message.
+/// nothing is allocated if no message is due.
 pub(super) type Due = Vec<gst::Structure>;
 
 /// Position of the current samples on the stream's time line, and the action for them.
@@ -78,7 +78,7 @@ impl Measuring {
         })
     }
 
-    /// Continues with other caps. Another type or order of the same samples does not interrupt the measurement.
+    /// Continues with other caps. If only the type or the layout of the samples changes, the measurement is not interrupted.
     pub(super) fn set_format(
         &mut self,
         format: Format,
@@ -161,8 +161,8 @@ impl Measuring {
     }
 }
 
-/// Maximum silence that is measured. Silence is below all gates: after the longest window, more of it changes no reading. A GAP
-/// event that claims a year must not keep the thread busy.
+/// Maximum silence that is measured, in seconds. Silence is below all gates: after the length of the longest window, more silence
+/// changes no reading. A GAP event that claims a year must not keep the thread busy.
 const SILENCE_S_MAX: u64 = 10;
 
 fn meter(format: &Format, settings: &Settings) -> Result<Meter, BuildError> {
@@ -175,7 +175,7 @@ fn meter(format: &Format, settings: &Settings) -> Result<Meter, BuildError> {
         .build()
 }
 
-/// Adds this many frames, in pieces, so that each due reading is taken at its frame.
+/// Adds this many frames, in pieces, so that each reading is taken at the frame at which it is due.
 fn add(
     (meter, interval): (&mut Meter, &mut Interval),
     format: &Format,

@@ -25,10 +25,10 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 const INTERVAL_NS_DEFAULT: u64 = 1_000_000_000;
 /// Minimum rate. The K-weighting is undefined below it.
 const RATE_HZ_LEAST: u32 = 4_000;
-/// The normaliser's delay, reported even before caps.
+/// The normaliser's delay, which is reported even before the caps are known.
 const LATENCY: gst::ClockTime = gst::ClockTime::from_seconds(3);
-/// Maximum gap that is filled. A longer gap is not part of the programme: queued audio leaves, and downstream gets the gap
-/// unchanged.
+/// Maximum gap that is filled. A longer gap is not part of the programme: queued audio leaves first, and then downstream gets the
+/// gap unchanged.
 const GAP_MAX: gst::ClockTime = gst::ClockTime::from_seconds(10);
 
 #[derive(Properties)]
@@ -58,7 +58,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Latency of the stream; it is known from the caps on.
+    /// Returns the latency of the stream. It depends on the caps.
     fn latency(&self) -> gst::ClockTime {
         self.queue
             .as_ref()
@@ -104,7 +104,7 @@ fn add_state(structure: &mut gst::StructureRef, queue: &NormalizerQueue) {
     structure.set("true-peak-out", state.true_peak_out_dbtp);
 }
 
-/// Action for the stream once all queued audio has left.
+/// What follows after all queued audio has left.
 enum After {
     /// The stream continues at another position.
     Restart,
@@ -139,7 +139,7 @@ impl AudioLoudNorm {
         gst::FlowError::Error
     }
 
-    /// Handles the time of an arriving item: fills the missing audio before it, or lets the queued audio leave first.
+    /// Handles the time of an arriving item. Fills the missing audio before the item, or first lets the queued audio leave.
     fn arrive(&self, pts: Option<gst::ClockTime>) -> Flow {
         let arrival = match &mut self.stream().queue {
             Some(queue) => queue.arrive(pts),
@@ -155,7 +155,7 @@ impl AudioLoudNorm {
                 }
             }
             Arrival::Elsewhere => {
-                gst::debug!(CAT, imp = self, "continues at {pts:?}");
+                gst::debug!(CAT, imp = self, "the stream continues at {pts:?}");
                 self.drain(After::Restart)?;
                 if let Some(queue) = &mut self.stream().queue {
                     queue.counts.jumps += 1;
@@ -194,7 +194,7 @@ impl AudioLoudNorm {
             if let Some(structure) = report {
                 let obj = self.obj();
                 let message = gst::message::Element::builder(structure).src(&*obj).build();
-                // Without a bus, which exists only in a pipeline, the message is dropped.
+                // Without a bus, the message is dropped. Only elements in a pipeline have a bus.
                 let _ = obj.post_message(message);
             }
             match next {

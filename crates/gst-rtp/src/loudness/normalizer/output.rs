@@ -6,7 +6,7 @@ use threadbare_loudness::{CHANNELS_MAX, Normalizer, Sample};
 
 use super::super::frames::{Format, Kind};
 
-/// Takes this many ready frames into a buffer. It uses `spare`, if that has the right size and no other reference.
+/// Takes this many ready frames into a buffer. It reuses `spare` if that has the right size and no other reference.
 ///
 /// # Errors
 /// Fails if memory runs out.
@@ -25,7 +25,7 @@ pub(super) fn take(
     let room = buffer.make_mut();
     room.unset_flags(gst::BufferFlags::all());
     if !fill(normalizer, format, frames, room)? {
-        // The buffer was not aligned.
+        // The spare buffer was not aligned.
         return take(normalizer, (format, info), frames, None);
     }
     if is_planar {
@@ -38,7 +38,7 @@ pub(super) fn take(
     Ok(buffer)
 }
 
-/// Whether a buffer can be used for output. Its other metadata would belong to its input audio, not to the output.
+/// Whether a buffer can be reused for output. Other metadata than that of the layout would belong to the input audio.
 fn is_reusable(buffer: &gst::Buffer, bytes: usize, is_planar: bool) -> bool {
     buffer.size() == bytes
         && buffer.is_writable()

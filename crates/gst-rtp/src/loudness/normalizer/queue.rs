@@ -12,9 +12,9 @@ use super::super::frames::{Format, Frames, Refused, Scratch, Typed, with_typed_f
 use super::output;
 use super::timeline::{Arrival, Timeline};
 
-/// Maximum number of events in three seconds. More are not part of a programme, and the oldest leaves at once.
+/// Maximum number of events in three seconds. No programme has more of them. Above it, the oldest event leaves at once.
 const EVENTS_MAX: usize = 256;
-/// Minimum length of buffers at the end of a stream. Between the limits, they are as long as the input's.
+/// Minimum length of the buffers at the end of a stream. Within the limits, they are as long as the input's.
 const PIECE_MS_MIN: u64 = 10;
 /// Maximum length of buffers at the end of a stream.
 const PIECE_MS_MAX: u64 = 100;
@@ -51,7 +51,7 @@ impl Feed {
         self.done >= self.frames
     }
 
-    /// Returns the buffer, once it is not needed any more.
+    /// Returns the buffer if it is not needed any more.
     pub(super) fn spare(self) -> Option<gst::Buffer> {
         match self.sound {
             Sound::Of(buffer) => Some(buffer),
@@ -65,7 +65,7 @@ impl Feed {
 pub(super) struct Counts {
     pub(super) frames_in: u64,
     pub(super) frames_out: u64,
-    /// Frames of silence for gaps.
+    /// Number of silent frames that replaced gaps.
     pub(super) frames_filled: u64,
     /// Number of jumps of the stream.
     pub(super) jumps: u64,
@@ -80,7 +80,7 @@ pub(super) struct NormalizerQueue {
     timeline: Timeline,
     /// Events, each with the number of the frame that it precedes.
     events: VecDeque<(u64, gst::Event)>,
-    /// Number of frames in this run, which began at the start or the last jump.
+    /// Number of input frames in this run. A run begins at the start, or at the last jump.
     frames_in: u64,
     frames_out: u64,
     piece_frames: u64,
@@ -134,7 +134,7 @@ impl NormalizerQueue {
         self.normalizer.forget_limiter();
     }
 
-    /// The time of the next output.
+    /// Returns the time of the next output.
     pub(super) fn time_out(&mut self) -> Option<gst::ClockTime> {
         let time_ns = self.timeline.time_of(&self.format, self.frames_out)?;
         Some(gst::ClockTime::from_nseconds(time_ns))
@@ -152,14 +152,14 @@ impl NormalizerQueue {
         }
     }
 
-    /// Number of frames between the input so far and `until`.
+    /// Returns the number of frames between the input so far and `until`.
     pub(super) fn frames_until(&self, until: gst::ClockTime) -> u64 {
         let expected = self.timeline.expected(&self.format, self.frames_in);
         let ns = expected.map_or(0, |expected| until.nseconds().saturating_sub(expected));
         self.format.frames_in(ns)
     }
 
-    /// Notes the end of filled silence.
+    /// Notes the time at which filled silence ends.
     pub(super) fn anchor(&mut self, pts: gst::ClockTime) {
         self.timeline.set(self.frames_in, pts.nseconds());
     }
@@ -180,7 +180,7 @@ impl NormalizerQueue {
         })
     }
 
-    /// Takes as many frames as fit. The remaining frames fit after all items have been taken.
+    /// Adds as many frames as fit. The remaining frames fit after all output items have been taken.
     pub(super) fn add(&mut self, feed: &mut Feed) -> Result<(), Refused> {
         let before = feed.done;
         match &feed.sound {
@@ -202,8 +202,8 @@ impl NormalizerQueue {
         Ok(())
     }
 
-    /// Queues an event after the input so far. Returns the event, to be pushed at once, if nothing is queued. If the queue is
-    /// full, it returns the oldest event.
+    /// Queues an event after the input so far. If nothing is queued, returns the event, to be pushed at once. If the queue is
+    /// full, returns the oldest event.
     pub(super) fn hold(&mut self, event: gst::Event) -> Option<gst::Event> {
         if self.frames_in == self.frames_out && self.events.is_empty() {
             return Some(event);
@@ -216,7 +216,7 @@ impl NormalizerQueue {
         oldest
     }
 
-    /// The next output item. `spare` is a buffer to use for it.
+    /// Returns the next output item. `spare` is a buffer to use for it.
     pub(super) fn next(
         &mut self,
         spare: Option<gst::Buffer>,

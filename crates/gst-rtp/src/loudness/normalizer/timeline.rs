@@ -1,7 +1,7 @@
 //! Times of output frames: each frame keeps its time of arrival.
 //!
-//! Frames are counted from the start of a run. If a time differs from the result of counting from the previous mark, it becomes a
-//! new mark.
+//! Frames are counted from the start of a run. The expected time of a frame follows from the previous mark. If the actual time
+//! differs from it, the frame becomes a new mark.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::super::frames::Format;
 const DRIFT_NS_MAX: u64 = 40_000_000;
 /// Missing audio of up to this length is played as silence. A longer gap interrupts the programme.
 const FILL_NS_MAX: u64 = 1_000_000_000;
-/// Maximum number of marks in three seconds; with more, the times follow the newest of them less closely.
+/// Maximum number of marks in three seconds. If there are more, the times follow the newest of them less closely.
 const MARKS_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Timeline {
         }
     }
 
-    /// The time of a frame. Frames before it are not requested any more.
+    /// Returns the time of a frame. Earlier frames must not be requested after this call.
     pub(super) fn time_of(&mut self, format: &Format, frame: u64) -> Option<u64> {
         while self.marks.get(1).is_some_and(|next| next.0 <= frame) {
             self.marks.pop_front();
@@ -78,7 +78,7 @@ impl Timeline {
         (first.0 <= frame).then(|| at(format, first, frame))
     }
 
-    /// The next frame after `frame` at which the time jumps.
+    /// Returns the next frame after `frame` at which the time jumps.
     pub(super) fn next_mark(&self, frame: u64) -> Option<u64> {
         let next = self.marks.iter().find(|mark| mark.0 > frame)?;
         Some(next.0)

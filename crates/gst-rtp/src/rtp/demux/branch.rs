@@ -19,7 +19,7 @@ pub(super) type OnEnded = Arc<dyn Fn(&Arc<Branch>) + Send + Sync>;
 pub(super) struct Branch {
     pub(super) pad: gst::Pad,
     pub(super) number: u32,
-    /// The queue to a context's thread; `None`: the thread that pushes into the element also pushes here.
+    /// The queue to a context's thread. `None` means that the thread that pushes into the element also pushes here.
     crossing: Option<Crossing<BranchReader>>,
     is_closing: AtomicBool,
     is_gone: AtomicBool,
@@ -89,7 +89,8 @@ impl Branch {
         }
     }
 
-    /// Ends the stream after all pushed items. Returns `true` if it has ended; otherwise the end is reported later.
+    /// Ends the stream after all items that were pushed. Returns `true` if it has already ended; otherwise its end is reported
+    /// later.
     pub(super) fn close(&self) -> bool {
         self.is_closing.store(true, Ordering::Release);
         let is_under_way = self.push_event(gst::event::Eos::new());
@@ -110,13 +111,13 @@ impl Branch {
         }
     }
 
-    /// Decides who removes the pad from the element: returns `true` to one caller only. A stream may end on its context's thread
-    /// while the element stops.
+    /// Decides which caller removes the pad from the element: only one caller gets `true`. The stream may end on its context's
+    /// thread while the element stops.
     pub(super) fn leave(&self) -> bool {
         !self.is_gone.swap(true, Ordering::AcqRel)
     }
 
-    /// Latency of the branch.
+    /// Returns the latency of the branch.
     pub(super) fn latency(&self) -> gst::ClockTime {
         let place = self.crossing.as_ref().and_then(|c| c.driver().place());
         place.map_or(gst::ClockTime::ZERO, |place| place.wait())

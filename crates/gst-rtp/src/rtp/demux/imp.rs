@@ -37,7 +37,7 @@ impl Default for Settings {
     }
 }
 
-/// Default of the maximum number of streams: more than most ports carry. A pad costs some kilobytes.
+/// Default of the maximum number of streams: more than most ports receive. A pad costs some kilobytes.
 const STREAMS_DEFAULT: u32 = 1024;
 const STREAMS_MAX: u32 = 65_536;
 /// Default of the probation, in packets (RFC 3550, appendix A.1: MIN_SEQUENTIAL).
@@ -57,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// The contexts, given by number or by name.
+    /// Returns the contexts, given by number or by name.
     fn contexts(&self, element: &str) -> Vec<ContextSettings> {
         let named = |name: String| ContextSettings::named(name, self.context_wait_ms);
         let text = self.contexts.trim();
@@ -97,7 +97,7 @@ struct Running {
     packets: u64,
 }
 
-/// Ends silent streams, even without any input.
+/// Ends silent streams, even if no input arrives.
 struct Sweeper {
     element: glib::WeakRef<super::RtpDemux>,
     every_ns: u64,
@@ -215,7 +215,7 @@ impl RtpDemux {
 
     /// Removes the pad of a stream whose end has been pushed.
     fn ended(&self, branch: &Arc<Branch>) {
-        // The next stream takes the place only after the pad is removed.
+        // Another stream gets the place only after the pad is removed.
         let _ = branch.pad.set_active(false);
         branch.stop();
         if !branch.leave() {
@@ -264,7 +264,8 @@ impl RtpDemux {
         }
     }
 
-    /// Pushes into a stream. An error of one stream does not affect the others: upstream gets only errors that affect all.
+    /// Pushes into a stream. An error of one stream does not affect the others, so upstream gets only errors that affect all
+    /// streams.
     #[inline]
     fn push(
         &self,
@@ -300,7 +301,7 @@ impl RtpDemux {
         };
         let branch = self.make_branch(number, place.is_some());
         let _ = branch.pad.set_active(true);
-        // Signal handlers link the pad before the stream's events are pushed.
+        // The signal's handlers link the pad, and then the stream's events are pushed.
         let added = obj.add_pad(&branch.pad).is_ok();
         obj.emit_by_name::<()>("new-ssrc-pad", &[&number, &branch.pad]);
         if let Some(place) = place
@@ -520,7 +521,7 @@ impl ElementImpl for RtpDemux {
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => crate::kit::or_post(self, self.open())?,
-            // This comes before the pads are deactivated, because the deactivation waits for a pusher that waits here.
+            // Release pushers before the pads are deactivated, because the deactivation waits for a pusher that waits here.
             gst::StateChange::PausedToReady => {
                 let branches = self.with_streams(|streams| streams.branches());
                 for branch in branches.unwrap_or_default() {

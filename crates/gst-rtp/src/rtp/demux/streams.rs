@@ -37,7 +37,7 @@ pub(super) struct Limits {
     pub(super) probation_packets: u32,
 }
 
-/// A stream's identity. One of the two fields is the same for all streams, as `by` says.
+/// A stream's identity. One of the two fields is the same for all streams; [`Limits::by`] says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     from: SocketAddr,
@@ -61,12 +61,12 @@ pub(super) enum Way {
 pub(super) struct Streams {
     table: Demux<usize>,
     routes: Slab<Route>,
-    /// Branches that are ending, perhaps with earlier items still to push.
+    /// Branches that are ending. They may still have items to push.
     closing: Vec<Arc<Branch>>,
     /// Packets of streams on probation.
     held: VecDeque<(Identity, gst::Buffer)>,
     limits: Limits,
-    /// Number of pads, including those being created or removed.
+    /// Number of pads, including those that are being created or removed.
     pads: usize,
     opened: u32,
     pub(super) unmatched: u64,
@@ -115,7 +115,7 @@ impl Streams {
         })
     }
 
-    /// Returns a packet's destination. Streams evicted for it go to [`Streams::take_expired`].
+    /// Returns a packet's destination. If other streams are evicted for it, [`Streams::take_expired`] returns them.
     #[inline]
     pub(super) fn find(&mut self, now_ns: u64, identity: Identity, buffer: &gst::Buffer) -> Way {
         let Identity { from, ssrc } = identity;
@@ -180,8 +180,8 @@ impl Streams {
         Some(branch)
     }
 
-    /// Reserves a place for a stream's pad. Returns the number of the stream, and the count of streams before it; `None` if no
-    /// place is free.
+    /// Reserves a place for a stream's pad. Returns the number of the stream, and the number of streams before it. Returns `None`
+    /// if no place is free.
     pub(super) fn reserve(&mut self, route: usize) -> Option<(u32, u32)> {
         let identity = self.routes.get(route)?.identity;
         if self.pads >= self.limits.streams_max {
@@ -191,7 +191,7 @@ impl Streams {
             By::Ssrc | By::PayloadType => identity.ssrc.0,
             By::Sender => self.opened,
         };
-        // The stream has returned before its last pad was removed.
+        // The stream has returned before its previous pad was removed.
         if self.closing.iter().any(|branch| branch.number == number) {
             return None;
         }
@@ -235,7 +235,7 @@ impl Streams {
         true
     }
 
-    /// All branches with a pad, including those being closed.
+    /// Returns all branches with a pad, including those being closed.
     pub(super) fn branches(&self) -> Vec<Arc<Branch>> {
         let open = self.routes.iter();
         open.filter_map(|(_, route)| route.branch.clone())
@@ -257,11 +257,11 @@ impl Streams {
     }
 }
 
-/// Sender address of all packets if senders are not distinguished.
+/// Address that stands for all senders if senders are not distinguished.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// Maximum number of streams on probation. A flood of them evicts only such streams.
+/// Maximum number of streams on probation. A flood of new streams evicts only streams on probation.
 const STRANGERS_MAX: usize = 1024;
 /// Maximum number of packets queued for all streams on probation.
 const HELD_PACKETS_MAX: usize = 64;
-/// Never: longer than the lifetime of any process.
+/// Stands for "never": it is longer than any process lives.
 const NEVER_NS: u64 = u64::MAX / 4;

@@ -40,7 +40,7 @@ impl Default for Settings {
 
 const CLOCK_RATE_DEFAULT: u32 = 8000;
 const PAYLOAD_TYPE_DEFAULT: u32 = 96;
-/// Maximum payload type, the stock element's, although the last valid type is 127.
+/// Maximum payload type. It is that of the stock element, although the last valid type is 127.
 const PAYLOAD_TYPE_MAX: u32 = 0x80;
 const COPIES_MAX: u32 = 5;
 /// The quietest volume, as in the stock element.

@@ -35,7 +35,7 @@ pub(super) struct Last {
     pub(super) requests: Single,
 }
 
-/// Default interval, the stock element's, unless downstream requests another one.
+/// Default interval, the same as in the stock element. Downstream may request another one.
 const INTERVAL_MS: u32 = 40;
 /// Maximum interval. Longer packets would delay a digit too much.
 const INTERVAL_MS_MAX: u32 = 1000;
@@ -83,7 +83,7 @@ impl Keyer {
     /// Sets the number of copies of the first and the last packet of an event, from now on.
     pub(super) fn set_copies(&mut self, copies: u8) {
         self.stream.copies = copies;
-        // Other settings come from the caps.
+        // The other settings come from the caps, so negotiate again.
         self.caps = None;
     }
 

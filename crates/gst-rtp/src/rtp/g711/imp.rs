@@ -49,11 +49,11 @@ impl Default for Settings {
     }
 }
 
-/// Value for an automatic payload type: the encoding's static type, or the first dynamic one.
+/// Value that selects the payload type automatically: the encoding's static type, or the first dynamic one.
 const PAYLOAD_TYPE_AUTO: i32 = -1;
 /// Value for a random SSRC, the same as in the stock payloaders.
 const SSRC_RANDOM: u32 = u32::MAX;
-/// Default payload type of telephone events. No number is assigned; this one is common.
+/// Default payload type of telephone events. No number is assigned to them, but this one is common.
 const TELEPHONE_EVENT_DEFAULT: i32 = 101;
 const PTIME_MS_MAX: u32 = 200;
 
@@ -68,9 +68,9 @@ pub struct RtpG711 {
     settings: Mutex<Settings>,
     #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of the output, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
     is_measuring: AtomicBool,
-    /// The stream's state, for the pushing thread and for `stats`. The lock is not held across a push.
+    /// The stream's state, which the pushing thread and `stats` use. The lock is not held across a push.
     stream: Mutex<Option<Stream>>,
-    /// The meter, from the first packet on, while it is switched on. It is locked after `stream`.
+    /// The meter, if it is switched on, from the first packet on. It is locked after `stream`.
     meter: Mutex<Option<LineMeter>>,
     memory: ElementMemory,
     inline: Inline,
@@ -92,7 +92,7 @@ struct Plan {
 }
 
 thread_local! {
-    /// Memory for packets in progress, shared by all streams of a thread.
+    /// Memory for the packets that are being made, shared by all streams of a thread.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -115,7 +115,7 @@ impl RtpG711 {
         }
         match LineMeter::fit(&mut lock(&self.meter), plan.format, plan.to.payload_type) {
             Ok(meter) => meter.add_packet(packet),
-            Err(error) => gst::debug!(CAT, imp = self, "not measured: {error}"),
+            Err(error) => gst::debug!(CAT, imp = self, "cannot measure the loudness: {error}"),
         }
     }
 
@@ -135,7 +135,8 @@ impl RtpG711 {
         self.push_all(made)
     }
 
-    /// Takes the output packets as buffers. Other streams of the thread use the scratch memory as soon as a buffer is pushed.
+    /// Returns the output packets as buffers. The scratch memory must be free by then, because other streams of the thread use it
+    /// as soon as a buffer is pushed.
     fn take_made(
         &self,
         stream: &mut Stream,
@@ -182,7 +183,7 @@ impl RtpG711 {
                 first_seq: transcoder.next_seq(),
                 ..plan.config.clone()
             };
-            // These are the same settings as before.
+            // This cannot fail, because the settings are the same as before.
             *stream = Transcoder::new(config)
                 .ok()
                 .map(|transcoder| Stream { transcoder, plan });
@@ -204,7 +205,7 @@ impl RtpG711 {
         let _ = self.push_all(rest);
         let mut out = out;
         out.make_mut().set("ssrc", ssrc.0);
-        gst::debug!(CAT, imp = self, "from {caps} to {out}");
+        gst::debug!(CAT, imp = self, "converting from {caps} to {out}");
         self.inline.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
@@ -231,7 +232,7 @@ impl RtpG711 {
         Ok((ssrc, rest))
     }
 
-    /// The plan for these caps, and the output caps.
+    /// Returns the plan for these caps, and the output caps.
     fn plan(&self, caps: &gst::Caps) -> Result<(Plan, gst::Caps), PlanError> {
         let settings = self.settings().clone();
         let known = caps.structure(0);
@@ -286,7 +287,7 @@ impl RtpG711 {
         Ok((plan, out.build()))
     }
 
-    /// The input encoding if downstream accepts it, otherwise the first one that downstream accepts.
+    /// Returns the input encoding if downstream accepts it, otherwise the first one that downstream accepts.
     fn preferred(&self, input: &Input) -> Option<Encoding> {
         let accepted = self.inline.src_pad.peer_query_caps(None);
         let takes = |encoding| {
@@ -316,10 +317,10 @@ enum PlanError {
     #[error("downstream accepts none of PCMU, PCMA and L16")]
     Downstream,
     #[error(
-        "L16 of {0} Hz: G.711 has 8000 Hz, put a depayloader, audioresample and a payloader here"
+        "cannot convert L16 of {0} Hz, because G.711 has 8000 Hz; use a depayloader, audioresample and a payloader instead"
     )]
     Rate(u32),
-    #[error("pt and telephone-event-pt: {0}")]
+    #[error("pt and telephone-event-pt cannot be used together: {0}")]
     PayloadType(#[from] PayloadMapError),
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -327,7 +328,7 @@ enum PlanError {
     PacketTime(#[from] SessionError),
 }
 
-/// A payload map of audio, with telephone events and comfort noise in between.
+/// Returns a payload map of audio, telephone events and comfort noise.
 fn with_others(audio: Payload, keys: Option<u8>) -> Result<Arc<PayloadMap>, PayloadMapError> {
     let rate_hz = audio.clock_rate_hz;
     let keys = keys.map(|number| Payload::telephone_event(number, rate_hz));
@@ -369,7 +370,7 @@ impl Input {
         let payload_type = payload.and_then(|payload| u8::try_from(payload).ok());
         let encoding = match caps.get::<&str>("encoding-name") {
             Ok(name) => encoding_of(name)?,
-            // The static payload types of RFC 3551, table 4, need no name.
+            // The static payload types of RFC 3551, table 4, are valid without a name.
             Err(_) => match payload_type? {
                 0 => Encoding::Pcmu,
                 8 => Encoding::Pcma,
@@ -412,7 +413,7 @@ fn encoding_name(encoding: Encoding) -> &'static str {
     }
 }
 
-/// The static payload type of an encoding (RFC 3551, table 4). L16 of 8000 Hz has none.
+/// Returns the static payload type of an encoding (RFC 3551, table 4). L16 of 8000 Hz has none.
 fn default_payload_type(encoding: Encoding) -> u8 {
     match encoding {
         Encoding::Pcmu => 0,

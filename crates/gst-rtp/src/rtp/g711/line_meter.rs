@@ -12,7 +12,8 @@ use crate::loudness::readings::add_readings;
 /// The meter of one stream. It takes some tens of KB, however long the stream is.
 ///
 /// With thousands of streams in turn, a meter's memory has left the cache before its next packet, and memory access costs more
-/// time than computation. So samples are collected from some packets and measured together. Readings include all of them.
+/// time than computation. So the samples of several packets are collected and measured together. Readings include all collected
+/// samples.
 #[derive(Debug)]
 pub(super) struct LineMeter {
     meter: Meter,
@@ -21,8 +22,8 @@ pub(super) struct LineMeter {
     payload_type: PayloadType,
     samples: Box<[i16; BATCH_SAMPLES]>,
     collected: usize,
-    /// Size of a batch. The first one's length is random, so that streams that started together do not all measure in the same
-    /// slice.
+    /// Size of a batch in samples. The first batch has a random length, so that streams that started together do not all measure
+    /// in the same slice.
     batch: usize,
 }
 

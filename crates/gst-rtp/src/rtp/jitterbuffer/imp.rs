@@ -94,7 +94,7 @@ impl Settings {
         }
     }
 
-    /// The jitter buffer's settings. The clock rate is that of telephony until a packet's rate is known.
+    /// Returns the jitter buffer's settings. Until a packet's clock rate is known, it is that of telephony.
     fn jitter(&self) -> jitter::Config {
         let latency_ns = u64::from(self.latency_ms) * 1_000_000;
         jitter::Config {
@@ -124,8 +124,8 @@ impl Settings {
         }
     }
 
-    /// Sets the limits of the input queue. A packet that is in order waits in it only while downstream is busy. If packets may be
-    /// dropped, the queued ones are dropped.
+    /// Sets the limits of the input queue. A packet that is in order waits there only while downstream is busy. With
+    /// `drop-on-latency`, queued packets may be dropped.
     fn limit(&self, items: &Queue) {
         let (leaky, time_ns) = if self.drop_on_latency {
             (Leaky::Downstream, u64::from(self.latency_ms) * 1_000_000)
@@ -214,7 +214,7 @@ impl RtpJitterBuffer {
             .chain(self.obj().upcast_ref(), &self.context, &self.sink_pad, item)
     }
 
-    /// Gives a packet without a time the present time.
+    /// Sets the time of a packet that has none to the present time.
     #[cold]
     fn stamp(&self, buffer: &mut gst::Buffer) {
         let segment = self.sink_pad.sticky_event::<gst::event::Segment>(0);
@@ -254,7 +254,7 @@ impl RtpJitterBuffer {
         }
         let own = gst::ClockTime::from_mseconds(self.settings().latency_ms.into());
         let slice = self.crossing.latency(&self.context);
-        // The element waits for missing packets by the clock, so it is live. Its maximum latency is unlimited.
+        // The element waits for missing packets by the clock, so it is live, and its maximum latency is unlimited.
         latency.set(true, min + own + slice, gst::ClockTime::NONE);
         true
     }

@@ -1,6 +1,6 @@
 //! Orders packets, keeps events in their place, and sets output times.
 //!
-//! Times are running time, in and out: a buffer's timestamp is its arrival, on any pipeline clock.
+//! Input and output times are running times: a buffer's timestamp is its arrival, on any pipeline clock.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::rtp::playout::lost;
 /// A packet in the jitter buffer.
 struct QueuedBuffer {
     buffer: gst::Buffer,
-    /// Number of the packet: how many came before it.
+    /// Number of the packet, which is the number of packets before it.
     number: u64,
 }
 
@@ -28,12 +28,12 @@ struct Waiting {
     left: u32,
 }
 
-/// Stream settings in addition to the jitter buffer's.
+/// Settings of the stream that the jitter buffer does not have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Options {
     pub(super) do_lost: bool,
     pub(super) ts_offset_ns: i64,
-    /// Number of consecutive packets that start the stream before the latency has passed; 0: disabled.
+    /// Number of consecutive packets that start the stream before the latency has passed; 0 disables this.
     pub(super) faststart_packets: u32,
 }
 
@@ -131,8 +131,8 @@ impl Orderer {
             .or(told.map(|(_, rate_hz)| *rate_hz))
     }
 
-    /// Takes the application's answer. Without one, static payload types have their own rate, and packets in a stream of a known
-    /// rate use that rate. Returns `false` if the packet cannot be placed in the order.
+    /// Takes the application's answer. Without an answer, a static payload type has its own rate. Any other packet in a stream of
+    /// a known rate gets that rate. Returns `false` if the packet cannot be placed in the order.
     pub(super) fn answer(&mut self, payload_type: PayloadType, caps: Option<&gst::Caps>) -> bool {
         let present = self
             .payload_type
@@ -154,7 +154,7 @@ impl Orderer {
     fn use_rate(&mut self, payload_type: PayloadType, rate_hz: u32) {
         self.payload_type = Some(payload_type);
         if self.jitter.config().clock_rate_hz != rate_hz {
-            // Queued packets keep their times. The rate was checked with the caps.
+            // Queued packets keep their times. This cannot fail, because the rate was checked together with the caps.
             let _ = self.jitter.announce_clock_rate(rate_hz);
         }
     }
@@ -181,7 +181,7 @@ impl Orderer {
         let number = self.numbered;
         self.numbered += 1;
         self.jitter.handle_packet(
-            // Upstream may be ahead of the clock.
+            // Upstream may be ahead of the clock, so the later time counts.
             now_ns.map_or(arrival_ns, |now_ns| now_ns.max(arrival_ns)),
             Arrival {
                 ssrc,
@@ -239,8 +239,8 @@ impl Orderer {
         });
     }
 
-    /// Returns the next item to push at running time `now_ns`; without a clock, any queued item. `losses`: packets may be
-    /// declared lost.
+    /// Returns the next item to push at running time `now_ns`. Without a clock, returns any queued item. `losses` says whether
+    /// packets may be declared lost.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: Option<u64>, losses: bool) -> Option<Produced> {
         if let Some(event) = self.due_event() {
@@ -253,7 +253,7 @@ impl Orderer {
 
     fn due_event(&mut self) -> Option<Produced> {
         let first = self.events.front()?;
-        // A packet that may belong to a new source blocks no event.
+        // A packet that may belong to a new source does not hold back events.
         if first.left > 0 && self.jitter.next_timeout().is_some() {
             return None;
         }
@@ -345,7 +345,7 @@ impl Orderer {
         }
     }
 
-    /// Running time at which [`Orderer::poll`] has output unless a packet arrives first.
+    /// Returns the running time at which [`Orderer::poll`] has output unless a packet arrives first.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.jitter.next_timeout()
     }
@@ -383,7 +383,7 @@ impl Orderer {
     }
 }
 
-/// The clock rate of a payload type, from caps.
+/// Returns the clock rate of a payload type, from caps.
 fn rate_of(caps: &gst::Caps, payload_type: PayloadType) -> Option<u32> {
     let structure = caps.structure(0)?;
     if let Ok(payload) = structure.get::<i32>("payload")

@@ -1,7 +1,7 @@
 //! The downstream side of `ts-rtpjitterbuffer`, on its context's thread.
 //!
-//! The sink pad fills a queue. Each pass moves its packets into the jitter buffer and pushes those in order. The timer is only
-//! for missing packets.
+//! The sink pad fills a queue. Each pass moves the queue's packets into the jitter buffer, and pushes those that are due in
+//! order. The timer is only for missing packets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,8 +20,8 @@ use crate::kit::time::{ProducerTimer, RunningTime};
 
 /// State shared by both sides.
 pub(super) struct Shared {
-    /// The orderer. The context's thread uses it for each packet, other threads for statistics and settings. The lock is not held
-    /// across a push or a signal.
+    /// The orderer. The context's thread uses it for each packet, and other threads use it for statistics and settings. The lock
+    /// is not held across a push or a signal.
     pub(super) orderer: Mutex<Orderer>,
     /// Latency of upstream, ns.
     pub(super) upstream_ns: AtomicU64,
@@ -67,7 +67,7 @@ impl PacketReader {
         }
     }
 
-    /// Running time of this pass, if a clock is set.
+    /// Returns the running time of this pass, if a clock is set.
     fn now_ns(&self, cx: &Cx<'_>) -> Option<u64> {
         let now_ns = self.timer.time().at(cx.now_ns())?.nseconds();
         let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);
@@ -147,7 +147,8 @@ impl Producer for PacketReader {
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         let now_ns = self.now_ns(cx);
-        // Outputs due half a slice from now are pushed now, rather than half a slice late.
+        // Outputs that are due within the next half slice are pushed now, because otherwise they would be up to half a slice
+        // late.
         let half_slice_ns = cx.local().shard().wait().as_nanos() as u64 / 2;
         let due_ns = now_ns.map(|now_ns| now_ns.saturating_add(half_slice_ns));
         loop {

@@ -80,7 +80,7 @@ impl RtcpManager {
         members.map(|(member, _)| member.clone()).collect()
     }
 
-    /// Returns the session of a new pad: the named one, or the first one without such a pad.
+    /// Returns the session for a new pad: the named session, or the first one that has no such pad yet.
     fn assign(&self, role: Role, name: Option<&str>) -> Option<Arc<Member>> {
         let prefix = role.template().trim_end_matches("%u");
         let asked = match name.and_then(|name| name.strip_prefix(prefix)) {

@@ -38,7 +38,7 @@ impl Role {
         }
     }
 
-    /// The output pad for this input pad.
+    /// Returns the output pad for this input pad.
     fn way_out(self) -> Option<&'static str> {
         match self {
             Role::RecvRtp => Some("recv_rtp_src_%u"),
@@ -54,8 +54,8 @@ impl Role {
     }
 }
 
-/// A session of any number of sources, such as a conference, which decides itself whether a source is valid. Its pads refer to
-/// it. The session itself refers only to its report pad.
+/// A session with any number of sources, such as a conference. It decides itself whether a source is valid. Its pads have
+/// references to it; the session has a reference only to its report pad.
 pub(super) struct Member {
     pub(super) id: u32,
     pub(super) reports: Arc<Reports>,
@@ -78,7 +78,7 @@ impl Member {
         })
     }
 
-    /// A pad of this session, and its output pad. `E` implements `element`.
+    /// Creates a pad of this session, and its output pad. `E` implements `element`.
     pub(super) fn make_pads<E: ElementImpl>(
         self: &Arc<Self>,
         element: &RtcpManager,
@@ -135,7 +135,7 @@ impl Member {
                             Ok(gst::FlowSuccess::Ok)
                         })
                     })
-                    // Events in the stream of the peer's RTCP do not concern the output.
+                    // Events in the stream of received RTCP do not concern the output.
                     .event_function(|_, _, _| true)
                     .build()
             }
@@ -188,7 +188,7 @@ impl Member {
         );
         if is_refused {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            // The refusal may be due to a collision, which needs a reply.
+            // The session may have refused the packet because of a collision, which needs a reply.
             self.wake();
         }
         !is_refused
@@ -242,7 +242,7 @@ impl Member {
                     self.reports.session().set_clock_rates(rates);
                 }
             }
-            // A sender is present while it sends, and a receiver while something arrives.
+            // A sender takes part while it sends, and a receiver while something arrives.
             gst::EventView::Eos(_)
                 if role == Role::SendRtp || !self.sends.load(Ordering::Relaxed) =>
             {
@@ -273,6 +273,6 @@ impl Member {
     }
 }
 
-/// Sender address for packets without one.
+/// Sender address for packets whose sender is unknown.
 const NOBODY: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

@@ -14,7 +14,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Counts passing RTP, and reports on it.
+    /// Counts RTP that passes through it, and reports on it.
     pub struct RtcpManager(ObjectSubclass<imp::RtcpManager>) @extends gst::Element, gst::Object;
 }
 

@@ -36,7 +36,7 @@ impl Reporter {
     pub(super) fn leave(&mut self) {
         let now_ns = clock_now_ns();
         self.reports.session().send_bye(now_ns, "");
-        // Futures from downstream are dropped without waiting for them.
+        // Drop the futures from downstream without waiting for them.
         let mut left = Pending::default();
         while let Some(buffer) = self.next(now_ns) {
             if scope(&mut left, || self.pad.push(buffer)).is_err() {
@@ -48,7 +48,7 @@ impl Reporter {
 
 impl Producer for Reporter {
     // A failed report does not stop the media, because the next report replaces it. It does not stop later reports either,
-    // because downstream may just not have started yet.
+    // because downstream may have failed only because it has not started yet.
     const REPORTS_FLOW: bool = false;
     const OUTLIVES_FLOW_ERRORS: bool = true;
 
@@ -64,7 +64,7 @@ impl Producer for Reporter {
     fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        // Sessions are polled with the slice's time; the timer may fire half a slice early.
+        // Poll sessions with the slice's time, because the timer may fire half a slice early.
         let next = self.next(cx.now_ns());
         self.reports.tell_events();
         if let Some(buffer) = next {

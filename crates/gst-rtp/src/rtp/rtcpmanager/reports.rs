@@ -39,7 +39,7 @@ impl Terms {
     }
 }
 
-/// A session like that of a conference, which decides itself whether a source is valid.
+/// A session as in a conference, which decides itself whether a source is valid.
 pub(super) struct Reports {
     session: Mutex<RtcpSession>,
     /// The input pad of outgoing packets, if any.
@@ -54,7 +54,7 @@ impl Reports {
         }
     }
 
-    /// Locks the session, for computation only; never hold it across a push.
+    /// Locks the session. Hold the lock only for computation, never across a push.
     pub(super) fn session(&self) -> MutexGuard<'_, RtcpSession> {
         lock(&self.session)
     }

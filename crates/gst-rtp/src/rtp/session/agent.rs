@@ -53,7 +53,7 @@ impl RtcpAgent {
         Ok(handle)
     }
 
-    /// Sends a BYE at once, because the sockets are about to close and the session is small.
+    /// Sends a BYE at once, because the sockets are about to close. It need not wait, because the session is small.
     pub(super) fn leave(&mut self, cx: &mut Cx<'_>) {
         let now_ns = clock_now_ns();
         self.session.party().leg.leave(now_ns, "");
@@ -64,8 +64,8 @@ impl RtcpAgent {
         cx.clear_timer();
     }
 
-    /// The socket that only this agent reads. With rtcp-mux, the RTP receiver, if any, passes on the RTCP. So does the reader of
-    /// a shared port.
+    /// Returns the socket that only this agent reads. With rtcp-mux, the RTP receiver, if there is one, passes the RTCP on. The
+    /// reader of a shared port does so, too.
     fn rtcp_socket(&self) -> Option<&Udp> {
         let sockets = self.sockets.as_ref()?;
         match sockets.readers {
@@ -85,7 +85,8 @@ impl RtcpAgent {
             match recv_timestamped(udp.fd(), &mut bytes, Some(&mut from)) {
                 Ok(received) => {
                     let packet = &bytes[..received.len];
-                    // The delays in reports count from this time (RFC 3550, section 6.4.1), not from the start of the slice.
+                    // The delays in reports are measured from this time (RFC 3550, section 6.4.1), not from the start of the
+                    // slice.
                     let at_ns = received
                         .timestamp_ns
                         .map_or_else(|| cx.now_ns(), |at_ns| self.clock.monotonic_ns(cx, at_ns));
@@ -142,7 +143,7 @@ impl RtcpAgent {
             let party = self.session.party();
             let due_ns = party.leg.next_report();
             let now_ns = cx.now_ns();
-            // A held report stays due.
+            // A report that is held stays due, so check again later.
             match due_ns {
                 Some(due_ns) if party.ssrc_is_open && due_ns <= now_ns => Some(now_ns + HELD_NS),
                 due_ns => due_ns,
@@ -157,7 +158,7 @@ impl RtcpAgent {
 
 impl Agent for RtcpAgent {
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        // Sessions are polled with the slice's time; `About` may fire half a slice early.
+        // Poll sessions with the slice's time, because `About` may fire half a slice early.
         let now_ns = cx.now_ns();
         if let Ready::Io(_) = ready {
             self.receive(cx);
@@ -171,7 +172,7 @@ impl Agent for RtcpAgent {
     }
 }
 
-/// Maximum size of an RTCP packet. The packets of so small a session fit an Ethernet frame.
+/// Maximum size of an RTCP packet. In a session with two members, it fits an Ethernet frame.
 pub(crate) const PACKET_BYTES_MAX: usize = 1500;
 /// Interval of checks for something to report on: half of RTCP's shortest usual interval (RFC 3550, section 6.2).
 const HELD_NS: u64 = 2_500_000_000;

@@ -8,7 +8,7 @@ use crate::kit::pool::PoolBuffer;
 #[derive(Debug)]
 pub(crate) struct Buffers;
 
-/// A received packet of `len` bytes. If it is queued, it is moved out.
+/// A received packet of `len` bytes. The leg moves the buffer out if it queues the packet.
 pub(crate) struct ArrivingBuffer<'a> {
     pub(crate) place: &'a mut Option<PoolBuffer>,
     pub(crate) len: usize,

@@ -40,7 +40,7 @@ const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
 /// Maximum delay of feedback. A picture that is requested a second late is still useful.
 const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
 
-/// The properties `rtp-profile` and `rtcp-reduced-size`. The session's other element decides on unset ones.
+/// The properties `rtp-profile` and `rtcp-reduced-size`. If a property is not set, the session's other element decides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FeedbackSettings {
     profile: Option<RtpProfile>,
@@ -81,7 +81,8 @@ impl PropertyGroup for FeedbackSettings {
 }
 
 impl FeedbackSettings {
-    /// Adds another element's settings. The first setting applies; the error describes the difference.
+    /// Adds another element's settings. If they differ from earlier ones, the earlier ones apply, and the error describes the
+    /// difference.
     fn agree(&mut self, asked: FeedbackSettings) -> Result<(), String> {
         let mut differs = Vec::new();
         match (self.profile, asked.profile) {
@@ -104,7 +105,7 @@ impl FeedbackSettings {
 }
 
 impl RtpSession {
-    /// Adds the settings of an element. Warns in the name of that element if an earlier one had others.
+    /// Adds the settings of an element. If an earlier element had other settings, posts a warning of this element.
     pub(crate) fn agree(&self, element: &gst::Element, asked: FeedbackSettings) {
         let agreed = {
             let mut agreed = lock(&self.feedback);
@@ -113,7 +114,7 @@ impl RtpSession {
                 gst::warning!(
                     CAT,
                     obj = element,
-                    "session '{name}' already has other settings, which apply: {differs}"
+                    "session '{name}' keeps the settings of the element that started first: {differs}"
                 );
             }
             *agreed
@@ -129,13 +130,13 @@ impl RtpSession {
         lock(&self.feedback).profile == Some(RtpProfile::Avpf)
     }
 
-    /// The last known round trip.
+    /// Returns the last known round trip.
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
         self.party().leg.stats().session.rtt_ns
     }
 
-    /// Requests a picture; see [`Leg::request_picture`](threadbare_rtp::leg::Leg::request_picture). A viewer downstream refers to
-    /// the source by our SSRC.
+    /// Requests a picture; see [`Leg::request_picture`](threadbare_rtp::leg::Leg::request_picture). `media` may be our own SSRC,
+    /// by which a viewer downstream refers to the source.
     pub(crate) fn request_picture(&self, media: Option<Ssrc>, full: bool) -> bool {
         let now_ns = clock_now_ns();
         let is_asked = self.has_feedback() && self.party().leg.request_picture(now_ns, media, full);

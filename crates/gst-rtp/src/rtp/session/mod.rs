@@ -55,7 +55,7 @@ pub(crate) struct RtpSession {
 }
 
 type Listening = dyn Fn(&Event) + Send + Sync;
-/// Keeps a listener registered, until it is dropped.
+/// Keeps a listener registered until this value is dropped.
 pub(crate) type Listener = Arc<Listening>;
 
 /// The other party, and the settings for joining again after a BYE.
@@ -73,7 +73,7 @@ pub(crate) struct Party {
     sent_rate_hz: Option<u32>,
     /// Whether the session waits for the SSRC of a sink's packets, which is unknown before the first one.
     awaits_ssrc: bool,
-    /// Whether our SSRC may still change to that of the packets, because it has not been sent yet.
+    /// Whether our SSRC may still change to that of the packets, because our SSRC has not been sent yet.
     ssrc_is_open: bool,
 }
 
@@ -115,7 +115,7 @@ impl RtpSession {
         &self.name
     }
 
-    /// Calls `listener` with events, on the context's thread. It must hold no reference to an element.
+    /// Calls `listener` with events, on the context's thread. `listener` must not hold a reference to an element.
     #[must_use]
     pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Listener {
         let listener: Listener = Arc::new(listener);
@@ -130,7 +130,7 @@ impl RtpSession {
         lock(&self.party)
     }
 
-    /// The sockets, once an element has opened them.
+    /// Returns the sockets, once an element has opened them.
     pub(crate) fn sockets(&self) -> Option<Arc<Sockets>> {
         lock(&self.sockets).clone()
     }
@@ -145,7 +145,7 @@ impl RtpSession {
         *lock(&self.sockets) = Some(sockets);
     }
 
-    /// Closes the sockets, if these are the current ones.
+    /// Closes the sockets if they are the current ones.
     pub(crate) fn close(&self, sockets: &Arc<Sockets>) {
         let mut current = lock(&self.sockets);
         if current.as_ref().is_some_and(|c| Arc::ptr_eq(c, sockets)) {
@@ -179,7 +179,7 @@ impl RtpSession {
         party.leg.set_cname(cname);
     }
 
-    /// Sets the SSRC of outgoing packets, if it is known before the first one, so that early reports use it, too.
+    /// Sets the SSRC of outgoing packets before the first one, so that early reports use it, too.
     pub(crate) fn set_ssrc(&self, ssrc: Ssrc) {
         let mut party = self.party();
         party.fixed_ssrc = Some(ssrc);
@@ -187,7 +187,8 @@ impl RtpSession {
         party.leg.set_ssrc(ssrc);
     }
 
-    /// Notes that a sink whose packets have an SSRC has joined. The session uses that SSRC if a packet precedes the first report.
+    /// Notes that a sink has joined whose packets have an SSRC. The session uses that SSRC if a packet is sent before the first
+    /// report.
     pub(crate) fn await_ssrc(&self) {
         let mut party = self.party();
         party.fixed_ssrc = None;
@@ -195,7 +196,8 @@ impl RtpSession {
         party.ssrc_is_open = !party.leg.has_sent();
     }
 
-    /// Returns the SSRC for packets with `ssrc`, from the first one on. An SSRC that the peer has seen, in RTP or RTCP, stays.
+    /// Returns the SSRC for packets that have `ssrc`. It is fixed from the first packet on. If the peer has already seen another
+    /// SSRC, in RTP or RTCP, that one stays.
     #[cold]
     pub(crate) fn settle_ssrc(&self, ssrc: Ssrc) -> Ssrc {
         let mut party = self.party();
@@ -212,8 +214,8 @@ impl RtpSession {
         party.leg.set_sent_clock_rate(clock_rate_hz);
     }
 
-    /// Sends to this address instead of the learned one. `Peer`: sends to the address that the peer sends from. `rtcp`: applies
-    /// to RTCP, too.
+    /// Sends to this destination from now on. With `Peer`, packets go to the address that the peer sends from. `rtcp` says
+    /// whether RTCP is sent, too.
     pub(crate) fn set_destination(&self, destination: Destination, rtcp: bool) {
         let mut party = self.party();
         party.config.destination = destination;
@@ -229,13 +231,13 @@ impl RtpSession {
         self.peer_version.fetch_add(1, Ordering::Release);
     }
 
-    /// A number that changes when [`RtpSession::peer`] may have changed.
+    /// Returns a number that changes when [`RtpSession::peer`] may have changed.
     #[inline]
     pub(crate) fn peer_version(&self) -> u32 {
         self.peer_version.load(Ordering::Acquire)
     }
 
-    /// The destination of RTP.
+    /// Returns the destination of RTP.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         self.party().leg.rtp_to()
     }
@@ -245,21 +247,21 @@ impl RtpSession {
         self.party().leg.handle_rtcp(at_ns, from, bytes);
     }
 
-    /// Does the same as [`handle_rtcp`](Self::handle_rtcp) for a packet on the RTP port (RFC 5761).
+    /// Acts as [`handle_rtcp`](Self::handle_rtcp), for a packet on the RTP port (RFC 5761).
     #[cold]
     pub(crate) fn handle_rtcp_muxed(&self, at_ns: u64, from: SocketAddr, bytes: &[u8]) {
         self.handle_rtcp(at_ns, from, bytes);
         self.wake_agent();
     }
 
-    /// Notes an RTP packet of ours.
+    /// Notes that we have sent an RTP packet.
     #[inline]
     pub(crate) fn note_sent(&self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
         let mut party = self.party();
         party.leg.note_sent(now_ns, ssrc, time, payload_bytes);
     }
 
-    /// Runs the agent at a place while an element uses it. If it is already running, returns its place.
+    /// Runs the agent at a place while an element uses it. If the agent already runs, returns its place.
     pub(crate) fn start(
         self: &Arc<Self>,
         element: &gst::Element,
@@ -277,7 +279,7 @@ impl RtpSession {
         Ok(())
     }
 
-    /// Ends an element's use of the agent. With the last one, the agent sends a BYE and ends.
+    /// Ends an element's use of the agent. When the last element stops using it, the agent sends a BYE and ends.
     pub(crate) fn stop(&self) {
         let agent = {
             let mut running = lock(&self.agent);
@@ -299,7 +301,7 @@ impl RtpSession {
         lock(&self.agent).agent.is_some()
     }
 
-    /// The session's counters, as a structure with one per source in `sources`.
+    /// Returns the session's counters, as a structure with one per source in `sources`.
     pub(crate) fn structure(&self) -> gst::Structure {
         let party = self.party();
         let stats = party.leg.stats();
@@ -376,7 +378,7 @@ impl Party {
         })
     }
 
-    /// Joins the session again, with counters and sources reset: after a BYE it is another participant.
+    /// Joins the session again, with counters and sources reset, because after a BYE the session is another participant.
     fn join_again(&mut self) -> Result<(), LegError> {
         let now_ns = clock_now_ns();
         self.config.ssrc = self.fixed_ssrc.unwrap_or(Ssrc(glib::random_int()));
@@ -409,14 +411,14 @@ impl Party {
         self.leg.set_payloads(payloads.clone(), payloads);
     }
 
-    /// Changes those settings of the jitter buffer that are mutable at run time.
+    /// Changes those settings of the jitter buffer that can change at run time.
     pub(crate) fn set_jitter(&mut self, config: jitter::Config) -> Result<(), LegError> {
         self.config.jitter = config;
         self.leg.set_jitter(&config)
     }
 
-    /// Whether RTCP may be sent yet. While the SSRC is open, there must be something to report first. Sending then fixes the
-    /// SSRC.
+    /// Whether RTCP may be sent now. While the SSRC is open, there must be something to report first. When a report is sent, the
+    /// SSRC is fixed.
     fn may_report(&mut self) -> bool {
         if self.ssrc_is_open && self.leg.source().is_some() {
             self.ssrc_is_open = false;
@@ -429,7 +431,7 @@ fn refused(error: LegError) -> gst::ErrorMessage {
     gst::error_msg!(gst::ResourceError::Settings, ["{error}"])
 }
 
-/// Initial clock rate: that of telephone audio. Received payload types have their own.
+/// Initial clock rate of the session: that of telephone audio. Received payload types have their own rates.
 const CLOCK_RATE_HZ: u32 = 8000;
 /// Bandwidth of a call.
 const BANDWIDTH_BPS: u64 = 80_000;

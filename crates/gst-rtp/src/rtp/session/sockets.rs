@@ -23,14 +23,14 @@ pub(crate) struct SocketSettings {
     pub(crate) multicast: MulticastSettings,
 }
 
-/// Open sockets. They close with the last user.
+/// Open sockets. They close when the last user drops them.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
     /// The socket of RTCP; `None`: RTCP shares the RTP port.
     pub(crate) rtcp: Option<Udp>,
     pub(crate) readers: Readers,
-    /// Whether the sockets are IPv6 ones. If bound to all addresses, they reach IPv4 by mapped addresses.
+    /// Whether the sockets are IPv6 ones. If they are bound to all addresses, they reach IPv4 by mapped addresses.
     is_ipv6: bool,
     memberships: Vec<(Udp, Membership)>,
 }
@@ -78,7 +78,8 @@ impl Sockets {
             }
         };
         socket::set_buffer_size(rtp.socket(), libc::SO_RCVBUF, settings.buffer_bytes);
-        // Each packet has its own arrival time, not that of its slice, because jitter is measured in fractions of a slice.
+        // Request the arrival time of each packet instead of that of its slice, because jitter is measured in fractions of a
+        // slice.
         for udp in std::iter::once(&rtp).chain(&rtcp) {
             socket::set_timestamps(udp.socket());
         }
@@ -100,7 +101,7 @@ impl Sockets {
         })
     }
 
-    /// Converts an address to these sockets' family.
+    /// Converts an address to the family of these sockets.
     pub(crate) fn reaching(&self, address: SocketAddr) -> RawAddr {
         let address = match address {
             SocketAddr::V4(v4) if self.is_ipv6 => {
@@ -139,7 +140,7 @@ fn any_pair(
         let rtp = bind(settings, address)?;
         let port = rtp.port();
         if port % 2 == 1 || port == u16::MAX {
-            // The socket is kept open, so that the port is not offered again.
+            // Keep the socket open, so that the system does not choose the same port again.
             odd.push(rtp);
             continue;
         }
@@ -156,5 +157,5 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// Maximum number of tries. Every second port is odd, and few are in use.
+/// Maximum number of tries. About half of the ports that the system chooses are odd, and few ports are in use.
 const PAIR_ATTEMPTS: usize = 64;

@@ -3,7 +3,7 @@
 use gst::glib::value::ToSendValue;
 use threadbare_rtp::session::{SessionStats, SourceStats};
 
-/// Counters of a session and its sources. `strangers` is the number of refused packets.
+/// Returns the counters of a session and its sources. `strangers` is the number of refused packets.
 pub(crate) fn structure<'a>(
     stats: &SessionStats,
     sources: impl Iterator<Item = SourceStats<'a>>,

@@ -35,7 +35,7 @@ struct Settings {
     bind_port: i32,
     session: String,
     cname: Option<String>,
-    /// SSRC to use; `None`: that of the packets or of the session's reports, whichever is sent first.
+    /// SSRC to use. `None` means that of the packets or that of the session's reports, whichever is sent first.
     ssrc: Option<u32>,
     qos_dscp: i32,
 }
@@ -62,7 +62,7 @@ impl Settings {
         u16::try_from(self.port).unwrap_or(0)
     }
 
-    /// Destination of RTP at address `rtp`, with that of RTCP.
+    /// Returns the destination with the RTP address `rtp`, and the RTCP address that belongs to it.
     fn destination(&self, rtp: SocketAddr) -> Destination {
         let rtcp = match u16::try_from(self.rtcp_port) {
             _ if self.rtcp_mux => Some(rtp.port()),
@@ -109,7 +109,7 @@ pub struct RtpSink {
     sync: Mutex<LiveSyncProperties>,
     /// The SSRC to write into packets, or [`NO_SSRC`].
     ssrc: Arc<AtomicU64>,
-    /// Whether the sender failed to send.
+    /// Whether the sender has failed to send, so that the failure must be reported.
     has_news: Arc<AtomicBool>,
     /// The SSRC that is replaced in packets; [`NO_SSRC`]: any.
     replaced: AtomicU64,
@@ -155,7 +155,8 @@ impl RtpSink {
             .store(ssrc.map_or(NO_SSRC, u64::from), Ordering::Relaxed);
     }
 
-    /// Called before the first packet. Either the packet gets the SSRC of the reports, or the session adopts that of the packet.
+    /// Called before the first packet. Either the packet gets the SSRC of the reports, or the session adopts the SSRC of the
+    /// packet.
     #[cold]
     fn settle_ssrc(&self, buffer: &gst::BufferRef) {
         self.is_settled.store(true, Ordering::Relaxed);
@@ -174,7 +175,8 @@ impl RtpSink {
         }
     }
 
-    /// Changes a setting that also takes effect while playing. Another thread looks up a name; the latest setting wins.
+    /// Changes a setting that also takes effect while playing. Another thread looks up the name. If several settings overlap, the
+    /// latest one applies.
     fn change_destination(&self, change: impl FnOnce(&mut Settings)) {
         let settings = {
             let mut settings = self.settings();
@@ -285,7 +287,7 @@ impl RtpSink {
     }
 }
 
-/// The local address, in the destination's address family.
+/// Returns the local address, in the destination's address family.
 fn own_address(settings: &Settings) -> Result<String, SocketError> {
     let is_default = settings.bind_address == Settings::default().bind_address;
     if is_default && resolve(&settings.host, 0)?.is_ipv6() {
@@ -310,7 +312,8 @@ impl SinkElement for RtpSink {
         })
     }
 
-    /// Opens the session. The session's source changes its state after its sink, and then finds the session.
+    /// Opens the session. If the session has a source, the source changes its state later than the sink, and then finds the
+    /// session.
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         lock(&self.context).check()?;
         let settings = self.settings().clone();
@@ -321,7 +324,7 @@ impl SinkElement for RtpSink {
         self.set_destination(&session)?;
         let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
         let listener = session.listen(move |event| match *event {
-            // We may change the SSRC only if we write it into packets.
+            // The SSRC may change only if this sink writes it into packets.
             Event::Collision { old, new } if ssrc.load(Ordering::Relaxed) == u64::from(old.0) => {
                 ssrc.store(new.0.into(), Ordering::Relaxed);
             }
@@ -345,9 +348,9 @@ impl SinkElement for RtpSink {
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let mut opened = lock(&self.opened);
-        let opened = opened
-            .as_mut()
-            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no session"]))?;
+        let opened = opened.as_mut().ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no session"])
+        })?;
         let session = opened.session.clone();
         let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
         self.ssrc.store(ssrc, Ordering::Relaxed);
@@ -364,7 +367,7 @@ impl SinkElement for RtpSink {
                 return Err(gst::error_msg!(
                     gst::ResourceError::Settings,
                     [
-                        "host is empty and session '{}' has no ts-rtpsrc that is READY: nowhere to send to",
+                        "the destination is unknown, because host is empty and session '{}' has no ts-rtpsrc that is READY",
                         settings.session
                     ]
                 ));
@@ -395,8 +398,8 @@ impl SinkElement for RtpSink {
             prefetch::span(&sockets.rtp),
         ];
         self.memory.set(own.into_iter().chain(self.sink().spans()));
-        // The agent starts at the source's place, or on a named context. Otherwise it starts at the branch's place, whose
-        // announcement is still to come.
+        // If a source runs, the agent is already at the source's place. Otherwise the agent starts on a named context, or else at
+        // the place that the branch will announce.
         if session.is_running() || lock(&self.context).is_named() {
             self.start(opened, None)?;
         }
@@ -457,7 +460,7 @@ impl SinkElement for RtpSink {
             && let Some(clock_rate_hz) = clock_rate_of(&caps.caps_owned())
             && let Some(opened) = lock(&self.opened).as_ref()
         {
-            // Reports tie timestamps to the wall clock.
+            // The reports need the clock rate, because they relate timestamps to the wall clock.
             opened.session.set_sent_clock_rate(clock_rate_hz);
         }
         if let Some(place) = Place::of_branch(event) {

@@ -19,7 +19,7 @@ pub struct Sender {
     session: Option<Arc<RtpSession>>,
     sockets: Option<Arc<Sockets>>,
     peer: Option<RawAddr>,
-    /// The version that `peer` was read at.
+    /// The session's `peer_version` when `peer` was read.
     peer_version: Option<u32>,
     pub(super) packets: u64,
     pub(super) bytes: u64,
@@ -95,7 +95,7 @@ impl Sender {
                 );
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Rendered::Blocked,
-            // A route is missing, or the packet is too large. That is not a reason to stop a stream.
+            // A missing route, or a packet that is too large, does not stop a stream.
             Err(error) => {
                 self.errors += 1;
                 // A failure is reported once for each destination.

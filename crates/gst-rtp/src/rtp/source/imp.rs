@@ -50,7 +50,7 @@ pub struct RtpSrc {
     #[property(name = "from", nick = "From", blurb = "Accept packets only from this address:port, so that several sources can share a port; NULL: from any address", type = Option<String>, get = |s: &Self| s.settings().from.map(|from| from.to_string()), set = Self::set_from)]
     #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "Largest step forward in the sequence numbers that counts as a loss, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), default = MAX_DROPOUT_MS_DEFAULT)]
     #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "Largest step back in the sequence numbers that counts as a late packet, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
-    #[property(name = "uri", nick = "URI", blurb = "rtp://host:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "rtp://0.0.0.0:5004")]
+    #[property(name = "uri", nick = "URI", blurb = "URI with the address and the port: rtp://host:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "rtp://0.0.0.0:5004")]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     multicast: Mutex<MulticastSettings>,
@@ -88,7 +88,7 @@ impl RtpSrc {
         lock(&self.counts).clone()
     }
 
-    /// The session, while it receives.
+    /// Returns the session, while it receives.
     fn session(&self) -> Option<Arc<RtpSession>> {
         let opened = lock(&self.opened);
         let session = opened.as_ref().map(|opened| opened.session.clone());
@@ -164,7 +164,7 @@ impl RtpSrc {
                 self,
                 gst::ResourceError::Settings,
                 [
-                    "from={}: expected address:port, [address]:port for IPv6",
+                    "from={}: expected address:port, or [address]:port for IPv6",
                     from.unwrap_or_default()
                 ]
             ),
@@ -312,9 +312,9 @@ impl SourceElement for RtpSrc {
             session,
             sockets,
             tenancy,
-        } = opened
-            .as_ref()
-            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        } = opened.as_ref().ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no socket"])
+        })?;
         let playout = Playout::new(
             settings.caps.clone(),
             settings.do_lost,
@@ -333,7 +333,7 @@ impl SourceElement for RtpSrc {
             gst::element_warning!(
                 element,
                 gst::ResourceError::Settings,
-                ["do-retransmission needs rtp-profile=avpf: no retransmission is requested"]
+                ["do-retransmission has no effect without rtp-profile=avpf"]
             );
         }
         let mut receiver = Receiver::new(

@@ -1,7 +1,8 @@
 //! The receiving half of `ts-rtpsrc`, on the context's thread.
 //!
-//! A packet goes from the socket to the session's leg, which admits and queues it; due packets leave in the same pass. A steady
-//! stream needs no timer for that: each arrival releases everything due. The timer is for losses and stalls.
+//! A packet goes from the socket to the session's leg, which admits it and queues it. Packets that are due leave in the same
+//! pass. A steady stream needs no timer for that, because each arrival releases everything that is due. The timer is for losses
+//! and stalls.
 
 use std::sync::Arc;
 
@@ -48,17 +49,17 @@ pub struct Receiver {
     ahead: Ahead,
     /// Result of the last poll of the leg, if it is still valid.
     seen: Option<Seen>,
-    /// Half a slice. Packets due by then leave now, instead of a whole slice late. The jitter buffer's time is always ahead by
-    /// this much.
+    /// Half a slice. Packets that are due by then leave now, because otherwise they would leave up to a slice late. The time of
+    /// the jitter buffer is always ahead by this much.
     ahead_ns: u64,
-    /// A whole slice. Packets that the next arrival will release need no timer.
+    /// A whole slice. A packet that is due within it needs no timer, because the next arrival will release it.
     slack_ns: u64,
     mux: bool,
     /// Whether the socket was emptied in this pass.
     is_drained: bool,
-    /// Number of searches in the socket for the packet that is missing now.
+    /// Number of times that the socket was searched for the packet that is missing now.
     looks: u8,
-    /// Number of searches in this pass.
+    /// Number of searches of the socket in this pass.
     looks_in_pass: u8,
     has_warned: bool,
     /// Packets to request again, if requests are enabled.
@@ -67,7 +68,7 @@ pub struct Receiver {
     element: glib::WeakRef<gst::Element>,
 }
 
-/// Memory that the next pass touches: that of the next packet to leave, and its places in the jitter buffer.
+/// Memory that the next pass will use: that of the next packet to leave, and its places in the jitter buffer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ahead {
     packet: [usize; 3],
@@ -77,16 +78,16 @@ struct Ahead {
 /// Result of a poll without output: the leg's state.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// Whether a packet is missing that the socket may have.
+    /// Whether a packet is missing that may still be in the socket.
     is_missed: bool,
     /// Time of the next output.
     due_ns: Option<u64>,
-    /// Whether the leg was polled for this time.
+    /// Whether the leg was really polled for this time.
     is_sure: bool,
 }
 
 impl Seen {
-    /// State before arrived packets are read. They are read first, so that one poll of the leg is enough.
+    /// State before the packets that have arrived are read. Reading them first makes one poll of the leg enough.
     const LATER: Seen = Seen {
         is_missed: false,
         due_ns: None,
@@ -143,7 +144,7 @@ impl Now {
 pub(super) enum Input {
     /// A separate socket.
     Socket(Reader),
-    /// A place on a shared port, with its packets in reverse order: the next one is last.
+    /// A place on a shared port, with its packets in reverse order, so that the next packet is the last element.
     Mailbox(Arc<Mailbox>, Vec<Datagram>),
 }
 
@@ -330,7 +331,7 @@ impl Receiver {
         let accepted = self.playout.accepted();
         let warning = if accepted.contains(payload_type) {
             format!(
-                "payload type {payload_type} is dynamic: its packets are dropped until a clock-rate is given (caps)"
+                "packets of the dynamic payload type {payload_type} are dropped until caps sets its clock-rate"
             )
         } else {
             format!(
@@ -340,7 +341,7 @@ impl Receiver {
         gst::element_warning!(element, gst::StreamError::Format, ["{warning}"]);
     }
 
-    /// The settings of the stream that do not concern the leg.
+    /// Returns the settings of the stream that do not concern the leg.
     pub(super) fn playout(&mut self) -> &mut Playout {
         &mut self.playout
     }
@@ -490,7 +491,7 @@ impl Producer for Receiver {
 
 /// Maximum number of reads for one missing packet. A delayed context finds seconds of packets in the socket.
 const LOOKS_MAX: u8 = 16;
-/// Maximum number of reads for all missing packets in a pass, so that a flood with gaps does not keep other streams waiting. The
+/// Maximum number of reads for all missing packets in a pass. With it, a flood with gaps does not keep other streams waiting. The
 /// next pass continues.
 const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
 /// Number of cache lines of the counters that a packet touches.

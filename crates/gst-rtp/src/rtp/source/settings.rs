@@ -75,7 +75,7 @@ impl Default for Settings {
 /// Value for any SSRC; the same number as in the stock payloaders.
 pub(super) const SSRC_ANY: u32 = u32::MAX;
 pub(super) const PORT_DEFAULT: i32 = 5004;
-/// Default MTU: an Ethernet frame's payload less some tunnel headers.
+/// Default MTU: the payload of an Ethernet frame, minus some tunnel headers.
 pub(super) const MTU_DEFAULT: u32 = 1492;
 /// Maximum MTU. No UDP datagram is larger (RFC 768).
 pub(super) const MTU_MAX: u32 = 65_536;
@@ -107,7 +107,7 @@ pub enum ClockSkew {
 }
 
 impl Settings {
-    /// The jitter buffer's settings. The clock rate is that of telephony until a packet or the caps give another.
+    /// Returns the jitter buffer's settings. The clock rate is that of telephony until a packet or the caps give another one.
     pub(super) fn jitter(&self) -> jitter::Config {
         let latency_ns = u64::from(self.latency_ms) * 1_000_000;
         jitter::Config {
@@ -129,7 +129,7 @@ impl Settings {
         }
     }
 
-    /// Length of the shortest packets: those of studio audio (AES67: 0.125 ms or more), or of telephony.
+    /// Returns the length of the shortest packets: those of studio audio (AES67: 0.125 ms or more), or of telephony.
     fn shortest_packet_ns(&self) -> u64 {
         let caps = self.caps.as_ref().and_then(|caps| caps.structure(0));
         let encoding = caps.and_then(|caps| caps.get::<&str>("encoding-name").ok());
@@ -139,13 +139,13 @@ impl Settings {
         }
     }
 
-    /// The meaning of the payload types that are accepted.
+    /// Returns the meanings of the accepted payload types.
     pub(super) fn payloads(&self) -> Result<Arc<PayloadMap>, PayloadMapError> {
         let clock_rate_hz = self.caps.as_ref().and_then(clock_rate_of);
         payloads::of(clock_rate_hz, self.payload_types)
     }
 
-    /// Settings for the session's receiving half.
+    /// Returns the settings for the session's receiving half.
     pub(super) fn receiving(&self) -> Result<Receiving, PayloadMapError> {
         Ok(Receiving {
             payloads: self.payloads()?,
@@ -161,7 +161,7 @@ impl Settings {
         })
     }
 
-    /// The filter for this source's packets on a shared port, if any.
+    /// Returns the filter for this source's packets on a shared port, if any.
     pub(super) fn filter(&self) -> Option<Filter> {
         let ssrc = (self.ssrc != SSRC_ANY).then_some(Ssrc(self.ssrc));
         (ssrc.is_some() || self.from.is_some()).then_some(Filter {
@@ -176,7 +176,7 @@ impl Settings {
             address: self.address.clone(),
             port: u16::try_from(self.port).unwrap_or(0),
             rtcp_port: u16::try_from(self.rtcp_port).ok(),
-            // RTCP has no socket. RTCP on the RTP port is recognised and handled, but not answered.
+            // Without RTCP, there is no socket for it. RTCP on the RTP port is recognised and handled, but not answered.
             mux: self.rtcp_mux || !self.rtcp,
             reuse: self.reuse,
             buffer_bytes: self.buffer_size,

@@ -56,13 +56,13 @@ impl AppSink {
         self.sink().with_renderer(read)
     }
 
-    /// Changes a limit; room may appear.
+    /// Changes a limit, which may make room.
     fn limit(&self, change: impl FnOnce(&mut Store)) {
         self.store(change);
         self.sink().resume();
     }
 
-    /// Emits pending signals, without a lock. A handler's error is the result of the push.
+    /// Emits pending signals, without a lock. If a handler returns an error, the push returns it.
     fn tell_news(&self) -> Result<(), gst::FlowError> {
         let emits = self.settings().emits;
         let news = self.store(|store| std::mem::take(&mut store.news));
@@ -79,7 +79,7 @@ impl AppSink {
         Ok(())
     }
 
-    /// Waits until `take` succeeds; not on a context's thread, which would wait for itself.
+    /// Waits until `take` succeeds. Do not call it on a context's thread, which would wait for itself.
     fn wait(&self, timeout_ns: Option<u64>, take: fn(&mut Store) -> Taken) -> Option<gst::Sample> {
         let taken = self.sink().until(take);
         if threadbare_runtime::current_shard_id().is_some() {
@@ -259,7 +259,7 @@ impl ObjectImpl for AppSink {
     }
 }
 
-/// An action signal that waits for a sample, with an optional time-out in nanoseconds.
+/// Returns an action signal that waits for a sample, with an optional time-out in nanoseconds.
 fn pull(name: &str, has_timeout: bool, take: fn(&mut Store) -> Taken) -> Signal {
     let types: Vec<glib::Type> = has_timeout.then(u64::static_type).into_iter().collect();
     Signal::builder(name)

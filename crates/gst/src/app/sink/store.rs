@@ -139,7 +139,7 @@ impl Store {
         Rendered::Done
     }
 
-    /// Time from the start of the first buffer to the end of the last one, ns.
+    /// Returns the time from the start of the first buffer to the end of the last one, ns.
     fn time_ns(&self) -> u64 {
         let begin_ns = self
             .samples
@@ -183,7 +183,7 @@ fn size_of(sample: &gst::SampleRef) -> Level {
     }
 }
 
-/// Start and end of a sample, ns.
+/// Returns the start and end of a sample, ns.
 fn span_ns(sample: &gst::SampleRef) -> Option<(u64, u64)> {
     let (first, last) = match (sample.buffer(), sample.buffer_list()) {
         (Some(buffer), _) => (buffer, buffer),

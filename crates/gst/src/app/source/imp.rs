@@ -180,7 +180,7 @@ impl AppSrc {
         }
     }
 
-    /// Pushes the sample's segment, if segments count and this one differs from the last sample's.
+    /// Pushes the sample's segment, if `handle-segment-change` is set and the segment differs from that of the last sample.
     fn push_segment(&self, sample: &gst::Sample) -> bool {
         let (handles, format) = {
             let settings = self.settings();
@@ -218,13 +218,14 @@ impl AppSrc {
         Err(gst::error_msg!(
             gst::ResourceError::Seek,
             [
-                "stream-type={kind:?}, but no handler of seek-data went to the beginning; set stream-type=stream for data without positions"
+                "stream-type={kind:?}, but no handler of seek-data has accepted the seek to the beginning; set stream-type=stream for \
+                data without positions"
             ]
         ))
     }
 
-    /// Requests another position from the application and pushes the segment from there. Queued data is dropped, whether the seek
-    /// flushes or not. Returns `false` if the application or the kind of stream refuses it.
+    /// Requests another position from the application and pushes the segment from there. Drops queued data, whether the seek
+    /// flushes or not. Returns `false` if the application refuses the seek, or if the kind of stream does not allow it.
     fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
         let stream = self.settings().stream.clone();
         let after = || stream.after(&lock(&self.shared.segment).segment, seek);
@@ -238,7 +239,7 @@ impl AppSrc {
             self.src_pad.push_event(start.build());
         }
         self.items.begin_flush();
-        // The segment is computed again: no item is taken from the queue now, so the position is stable.
+        // Compute the segment again: no item is taken from the queue now, so the position no longer changes.
         let segment = after().and_then(|segment| {
             let offset = u64::try_from(segment.position().value()).ok()?;
             let is_done = self.obj().emit::<bool>(*SEEK_DATA, &[&offset]);
@@ -343,7 +344,7 @@ impl ObjectImpl for AppSrc {
     }
 }
 
-/// An action signal that returns whether it succeeded.
+/// Returns an action signal that returns whether it succeeded.
 fn action(
     name: &str,
     parameter: Option<glib::Type>,

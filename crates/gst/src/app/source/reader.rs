@@ -16,7 +16,7 @@ use crate::kit::{emit_if_heard, lock};
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) do_timestamp: AtomicBool,
-    /// Whether enough-data was emitted, and need-data not since then.
+    /// Whether `enough-data` was emitted, and no `need-data` since then.
     pub(super) has_enough: AtomicBool,
     /// Whether the application can seek. If so, the segment's position follows the data.
     pub(super) is_seekable: AtomicBool,
@@ -153,7 +153,8 @@ impl AppReader {
             return Produced::Idle;
         }
         self.shared.has_enough.store(false, Relaxed);
-        // If an application pushes one buffer at a time, this signal is due for each buffer. Most applications do not connect it.
+        // If an application pushes one buffer at a time, this signal is due for each buffer. So it must cost little if no handler
+        // is connected, as in most applications.
         let element = self.pad.parent_element();
         if element.is_some_and(|it| emit_if_heard(&it, *NEED_DATA, &[&NEED_UNKNOWN])) {
             Produced::Again

@@ -41,14 +41,14 @@ impl Default for Stream {
 }
 
 impl Stream {
-    /// A segment from the start, without an end.
+    /// Returns a segment from the start, without an end.
     pub(super) fn segment(&self) -> gst::Segment {
         let mut segment = gst::Segment::new();
         segment.reset_with_format(self.format);
         segment
     }
 
-    /// Length of the stream in `format`, if known; -1 in the query means unknown.
+    /// Returns the length of the stream in `format`, if known. The query has -1 for an unknown length.
     fn length(&self, format: gst::Format) -> Option<gst::GenericFormattedValue> {
         let length = match format {
             gst::Format::Time => i64::try_from(self.duration?.nseconds()).ok()?,
@@ -83,8 +83,8 @@ impl Stream {
         }
     }
 
-    /// The segment after a seek, with its position, if the stream supports the seek. `current` is the segment before. Without a
-    /// flush, running time continues from that position.
+    /// Returns the segment after a seek, and the position in it, if the stream supports the seek. `current` is the segment before
+    /// the seek. If the seek does not flush, running time continues from that position.
     pub(super) fn after(
         &self,
         current: &gst::Segment,

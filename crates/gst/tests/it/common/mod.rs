@@ -13,7 +13,7 @@ use gst::prelude::*;
 
 /// No test waits for this long unless it hangs.
 pub const DEADLINE: Duration = Duration::from_secs(30);
-/// The same for GStreamer.
+/// [`DEADLINE`] as a time of GStreamer.
 pub const DEADLINE_GST: gst::ClockTime = gst::ClockTime::from_seconds(30);
 
 pub fn init() {
@@ -26,13 +26,13 @@ pub fn init() {
     });
 }
 
-/// The name of a test in its program, to run it alone there; `module` is its `module_path!()`.
+/// Returns the name of a test in its program, for running the test alone there; `module` is its `module_path!()`.
 pub fn test_name(module: &str, test: &str) -> String {
     let (_program, module) = module.split_once("::").expect("a module of the program");
     format!("{module}::{test}")
 }
 
-/// A context name that is unique in this process.
+/// Returns a context name that is unique in this process.
 pub fn context() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -90,7 +90,7 @@ impl Pipe {
         message.unwrap_or_else(|| panic!("no message of {types:?}"))
     }
 
-    /// The next message of this type; fails on an error message.
+    /// Returns the next message of this type. Fails on an error message.
     pub fn expect(&self, kind: gst::MessageType) -> gst::Message {
         let message = self.message(&[kind, gst::MessageType::Error]);
         assert_eq!(message.type_(), kind, "{message:?}");
@@ -127,7 +127,7 @@ pub fn set_state(element: &impl IsA<gst::Element>, state: gst::State) {
     });
 }
 
-/// The text of an error or warning.
+/// Returns the text of an error or warning.
 pub fn text(message: &gst::Message) -> String {
     match message.view() {
         gst::MessageView::Error(error) => format!("{} {:?}", error.error(), error.debug()),
@@ -175,7 +175,8 @@ pub fn until_it_waits<R: Send + 'static>(
     let status = std::path::Path::new("/proc")
         .join(started.recv_timeout(DEADLINE).unwrap())
         .join("status");
-    // It must be asleep in the same place for some time: otherwise it may only wait until another thread releases a lock.
+    // The thread must be asleep in the same place for some time. Otherwise it may only be waiting for another thread to release a
+    // lock.
     let mut asleep = (String::new(), 0);
     eventually("the thread waits", || {
         let Ok(status) = std::fs::read_to_string(&status) else {
@@ -291,7 +292,7 @@ pub fn watch(pad: &gst::Pad) -> Receiver<Seen> {
     receive
 }
 
-/// A pad after `src` that accepts everything, and the data that arrives there.
+/// Returns a pad after `src` that accepts everything, and the data that arrives there.
 pub fn drain(src: &gst::Pad) -> (gst::Pad, Receiver<Seen>) {
     let (send, seen) = channel();
     let of_events = send.clone();
@@ -310,7 +311,7 @@ pub fn drain(src: &gst::Pad) -> (gst::Pad, Receiver<Seen>) {
     (drain, seen)
 }
 
-/// The next buffer; events before it are skipped.
+/// Returns the next buffer; events before it are skipped.
 pub fn next_buffer(seen: &Receiver<Seen>) -> gst::Buffer {
     loop {
         if let Seen::Buffer(buffer) = seen.recv_timeout(DEADLINE).expect("no buffer came") {
@@ -319,7 +320,7 @@ pub fn next_buffer(seen: &Receiver<Seen>) -> gst::Buffer {
     }
 }
 
-/// The next event of this type; everything before it is skipped.
+/// Returns the next event of this type; everything before it is skipped.
 pub fn next_event(seen: &Receiver<Seen>, kind: gst::EventType) -> gst::Event {
     loop {
         match seen.recv_timeout(DEADLINE) {
@@ -334,7 +335,7 @@ pub fn bytes(buffer: &gst::BufferRef) -> Vec<u8> {
     buffer.map_readable().unwrap().to_vec()
 }
 
-/// A number as a packet, and back.
+/// Converts a number to a packet. [`number`] converts it back.
 pub fn packet(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
@@ -343,7 +344,7 @@ pub fn number(buffer: &gst::BufferRef) -> u32 {
     u32::from_be_bytes(bytes(buffer)[..4].try_into().unwrap())
 }
 
-/// A buffer that holds a number.
+/// Returns a buffer that holds a number.
 pub fn numbered(number: u32) -> gst::Buffer {
     gst::Buffer::from_slice(packet(number))
 }
@@ -354,7 +355,7 @@ pub fn timed(number: u32, pts: gst::ClockTime) -> gst::Buffer {
     buffer
 }
 
-/// A socket of the test on loopback.
+/// Returns a socket of the test on loopback.
 pub fn socket() -> UdpSocket {
     bound("127.0.0.1")
 }
@@ -365,7 +366,7 @@ pub fn bound(address: &str) -> UdpSocket {
     socket
 }
 
-/// Two sockets on ports in a row.
+/// Returns two sockets on ports in a row.
 pub fn pair() -> (UdpSocket, UdpSocket) {
     pair_on("127.0.0.1")
 }
@@ -381,7 +382,7 @@ pub fn pair_on(address: &str) -> (UdpSocket, UdpSocket) {
     }
 }
 
-/// Address at which a ts-rtpsrc on loopback receives RTP.
+/// Returns the address at which a ts-rtpsrc on loopback receives RTP.
 pub fn rtp_address(source: &gst::Element) -> SocketAddr {
     let port = source.property::<i32>("used-port");
     SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
@@ -395,7 +396,7 @@ pub fn send_from(pipe: &Pipe, sink: &str, source: &str) {
     sink.set_property("close-socket", false);
 }
 
-/// The next datagram at `socket`.
+/// Returns the next datagram at `socket`.
 pub fn received(socket: &UdpSocket) -> Vec<u8> {
     let mut room = [0; 65_536];
     let (n, _) = socket.recv_from(&mut room).expect("no packet came");
@@ -410,7 +411,7 @@ pub fn assert_nothing(socket: &UdpSocket) {
     assert!(result.is_err(), "{result:?}");
 }
 
-/// The address in use of an element with a `used-socket`.
+/// Returns the address in use of an element with a `used-socket`.
 pub fn used_address(element: &gst::Element, property: &str) -> SocketAddr {
     let socket = element
         .property::<Option<gio::Socket>>(property)
@@ -420,7 +421,7 @@ pub fn used_address(element: &gst::Element, property: &str) -> SocketAddr {
     SocketAddr::new(IpAddr::from(address.address()), address.port())
 }
 
-/// Address of a ts-udpsrc in READY or above.
+/// Returns the address of a ts-udpsrc in READY or above.
 pub fn target(src: &gst::Element) -> SocketAddr {
     let mut address = used_address(src, "used-socket");
     if address.ip().is_unspecified() {
@@ -456,7 +457,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// The element in PAUSED or PLAYING, with a stream opened on its sink pad.
+    /// Returns the element in PAUSED or PLAYING, with a stream opened on its sink pad.
     pub fn new(line: &str, state: gst::State) -> Rig {
         let rig = Rig::without_stream(line, state);
         rig.open_stream();
@@ -673,7 +674,7 @@ pub fn assert_row(factory: &str, (name, kind, default, range, writable): &Row) {
     }
 }
 
-/// A value as GStreamer writes it. A missing value is `NULL`; an enum is its nick.
+/// Returns a value as GStreamer writes it. A missing value is `NULL`; an enum is its nick.
 fn written(value: &gst::glib::Value) -> String {
     if let Ok(text) = value.get::<Option<String>>() {
         return text.unwrap_or_else(|| "NULL".to_owned());
@@ -689,7 +690,7 @@ fn written(value: &gst::glib::Value) -> String {
     value.serialize().unwrap().to_string()
 }
 
-/// Minimum and maximum of a number.
+/// Returns minimum and maximum of a number.
 fn bounds(spec: &gst::glib::ParamSpec) -> [String; 2] {
     use gst::glib;
     macro_rules! try_each {

@@ -6,7 +6,8 @@ mod tones;
 
 use threadbare_loudness::{Builder, Meter, Mode};
 
-/// A meter, and the number of frames that it is fed at once: 10 ms, the longest time that Tech 3341 allows between two readings.
+/// A meter, and the number of frames that are added to it at once: 10 ms, the longest time that Tech 3341 allows between two
+/// readings.
 pub(crate) struct Bench {
     pub(crate) meter: Meter,
     pub(crate) call_frames: usize,
@@ -29,8 +30,8 @@ fn bench(builder: Builder) -> Bench {
 }
 
 impl Bench {
-    /// Feeds a 1 kHz sine in sections: the level of each channel in dBFS, and the length in seconds. Calls `read` after each
-    /// call.
+    /// Feeds a 1 kHz sine in sections. For each section, `levels` has the level of each channel in dBFS and the length in
+    /// seconds. `read` is called after each call of the meter.
     pub(crate) fn feed(&mut self, levels: &[(&[f64], f64)], mut read: impl FnMut(&Meter, f64)) {
         let (rate_hz, channels) = (self.meter.rate_hz() as usize, self.meter.channels());
         // Ten periods fill a hundredth of a second at all these rates.

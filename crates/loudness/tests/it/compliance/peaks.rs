@@ -33,7 +33,7 @@ fn assert_peak(found_db: f64, expected_db: f64, what: &str) {
     );
 }
 
-/// A second of a sine of `periods_per_frame`, with 10 ms tapers.
+/// Returns a second of a sine of `periods_per_frame`, with 10 ms tapers.
 fn sine(rate_hz: u32, amplitude: f64, periods_per_frame: f64, degrees: f64) -> Vec<f64> {
     let (length, taper) = (rate_hz as usize, rate_hz as f64 / 100.0);
     let sample = |n: usize| {
@@ -44,14 +44,15 @@ fn sine(rate_hz: u32, amplitude: f64, periods_per_frame: f64, degrees: f64) -> V
     (0..length).map(sample).collect()
 }
 
-/// Tech 3341 gives frequencies relative to a rate of 48 kHz. At higher rates, the same signals are sampled more closely.
+/// Returns how many times closer than at 48 kHz the signals are sampled. Tech 3341 gives frequencies relative to a rate of 48
+/// kHz.
 fn density(bench: &Bench) -> usize {
     (bench.meter.rate_hz() / 48_000).max(1) as usize
 }
 
 /// Tech 3341, cases 15 to 19.
 #[test]
-fn sines_sampled_off_their_peaks() {
+fn the_true_peak_of_sines_sampled_off_their_peaks_is_measured() {
     let cases = [
         (0.50, 4.0, 0.0, -6.0),
         (0.50, 4.0, 45.0, -6.0),
@@ -71,7 +72,7 @@ fn sines_sampled_off_their_peaks() {
 
 /// Tech 3341, cases 20 to 23.
 #[test]
-fn a_period_that_is_twice_as_loud() {
+fn the_true_peak_of_a_louder_period_is_measured() {
     each_format(Mode::TRUE_PEAK, |bench, what| {
         let each = 4 / density(bench);
         let oversampled = low_passed(&burst(12_000));
@@ -91,7 +92,8 @@ fn a_period_that_is_twice_as_loud() {
     });
 }
 
-/// A burst at four times the rate: a sixth of the rate at 0.50, with one period of a quarter of the rate at 1.00 in the middle.
+/// Returns a burst at four times the rate: a sine of a sixth of the rate with amplitude 0.50, and in the middle one period of a
+/// quarter of the rate with amplitude 1.00.
 fn burst(periods: usize) -> Vec<f64> {
     let slow: Vec<f64> = (0..24)
         .map(|n| 0.5 * (TAU * f64::from(n) / 24.0).sin())
@@ -101,7 +103,7 @@ fn burst(periods: usize) -> Vec<f64> {
     [half.as_slice(), &fast, &half].concat()
 }
 
-/// Removes everything above half of the rate before decimation by four: a sinc in a Blackman window.
+/// Removes everything above half of the rate, for the decimation by four: a sinc in a Blackman window.
 fn low_passed(signal: &[f64]) -> Vec<f64> {
     const REACH: i64 = 128;
     let tap = |n: i64| {

@@ -21,7 +21,7 @@ fn a_steady_tone_measures_its_level() {
 
 /// Tech 3341, cases 3, 4 and 5.
 #[test]
-fn gates_keep_quiet_passages_out() {
+fn the_gates_exclude_quiet_passages() {
     let cases: [&[(f64, f64)]; 3] = [
         &[(-36.0, 10.0), (-23.0, 60.0), (-36.0, 10.0)],
         &[
@@ -137,7 +137,7 @@ fn momentary_reaches_a_tone_of_400_ms() {
     });
 }
 
-/// Tech 3342, cases 1 to 4. With both steps of the range, and both kinds of history.
+/// Tech 3342, cases 1 to 4, with both steps of the range and both kinds of history.
 #[test]
 fn the_range_is_that_between_the_tones() {
     let cases: [(&[f64], f64); 4] = [

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_stay_codes_except_around_a_loss() {
+    fn g711_codes_are_not_decoded_except_around_a_loss() {
         let pcmu = format(Encoding::Pcmu, 8000, 1);
         let mut tap = Tap::default();
         let mut kinds = Vec::new();

@@ -370,7 +370,7 @@ fn intervals_are_random_within_their_bounds() {
 
 /// Same seed, same packets: every failure can be replayed.
 #[test]
-fn a_call_can_be_repeated() {
+fn equal_seeds_give_equal_calls() {
     let case = Case {
         hours: 1,
         ..CASES[2]

@@ -58,7 +58,7 @@ fn first_feedback_to_one_peer_is_sent_at_once_and_the_next_waits() {
 }
 
 #[test]
-fn in_a_group_feedback_is_dithered_and_dropped_if_another_asked() {
+fn in_a_group_feedback_is_delayed_and_dropped_if_another_member_sent_it() {
     let mut waits = std::collections::BTreeSet::new();
     for seed in 0..20 {
         let config = Config {
@@ -98,7 +98,7 @@ fn in_a_group_feedback_is_dithered_and_dropped_if_another_asked() {
 }
 
 #[test]
-fn reduced_size_feedback_stands_alone() {
+fn reduced_size_feedback_is_sent_without_a_report() {
     let mut session = session_with(0, true);
     run(&mut session, 10 * S);
     let now_ns = session.next_timeout().expect("a timer") - 50 * MS;
@@ -242,7 +242,7 @@ fn full_intra_requests_are_numbered_and_a_pending_one_is_not_repeated() {
 }
 
 #[test]
-fn a_profile_that_is_agreed_on_later_counts_from_then_on() {
+fn a_profile_that_is_negotiated_later_applies_from_then_on() {
     let mut session = RtcpSession::new(0, config(1));
     let profile = Profile::Avpf {
         regular_interval_ns: 0,

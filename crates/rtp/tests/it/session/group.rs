@@ -210,7 +210,7 @@ fn a_silent_sender_and_then_a_silent_member_time_out() {
 }
 
 #[test]
-fn a_bye_ends_a_source_and_stragglers_do_not_revive_it() {
+fn packets_that_arrive_after_a_bye_do_not_revive_its_source() {
     let mut session = session(1);
     for number in 0..100 {
         session.handle_rtp(number * 20 * MS, address(9), packet(7, number));
@@ -268,7 +268,7 @@ fn forty_sources_are_reported_in_turn() {
 }
 
 #[test]
-fn without_bandwidth_nothing_is_sent_but_silence_is_noticed() {
+fn without_bandwidth_nothing_is_sent_but_silent_members_time_out() {
     let mut session = RtcpSession::new(
         0,
         Config {

@@ -18,7 +18,7 @@ fn in_call() -> RtcpSession {
 
 /// Another implementation ignores the new address for ever.
 #[test]
-fn a_peer_that_moves_is_heard_again() {
+fn a_peer_that_moves_to_another_address_is_accepted_again() {
     let mut session = in_call();
     let verdicts: Vec<_> = (100..200)
         .map(|number| session.handle_rtp(number * 20 * MS, address(99), packet(7, number)))
@@ -379,7 +379,7 @@ proptest! {
 
     /// For any packets in any order: bounds hold, the timer advances, and other parsers can read the output.
     #[test]
-    fn any_packets_leave_a_session_within_its_bounds(
+    fn a_session_stays_within_its_bounds_after_any_packets(
         steps in prop::collection::vec((0..8_u8, 0..6_u32, any::<u16>(), 0..3_000_000_000_u64), 1..300),
         seed in any::<u64>(),
     ) {
@@ -422,7 +422,7 @@ proptest! {
 }
 
 #[test]
-fn the_bound_on_sources_is_itself_bounded() {
+fn the_configured_maximum_of_sources_is_limited() {
     let mut session = RtcpSession::new(
         0,
         Config {

@@ -13,7 +13,7 @@ use threadbare_runtime::{
 /// Only a failing test waits this long. It is generous, because the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A separate context for a test.
+/// Returns a separate context for a test.
 pub(crate) fn context(wait_ms: u64, threads: i32) -> Context {
     let settings = Settings {
         wait: Duration::from_millis(wait_ms),
@@ -23,14 +23,14 @@ pub(crate) fn context(wait_ms: u64, threads: i32) -> Context {
     Context::acquire(&unique_name(), settings).expect("a context")
 }
 
-/// One context with one thread.
+/// Returns a separate context with one thread, and that thread.
 pub(crate) fn shard(wait_ms: u64) -> (Context, Shard) {
     let context = context(wait_ms, -1);
     let shard = context.next_shard();
     (context, shard)
 }
 
-/// A unique context name.
+/// Returns a unique context name.
 pub(crate) fn unique_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("test{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -90,7 +90,7 @@ pub(crate) fn ask<A: Agent, R: Send + 'static>(
     next(&rx)
 }
 
-/// A UDP socket on loopback at a free port.
+/// Returns a UDP socket on loopback at a free port.
 pub(crate) fn udp() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.set_nonblocking(true).expect("non-blocking");
@@ -108,7 +108,7 @@ pub(crate) fn receive(socket: &UdpSocket, buf: &mut [u8]) -> Option<Received> {
 pub(crate) struct Tid(String);
 
 impl Tid {
-    /// The calling thread.
+    /// Returns the calling thread.
     pub(crate) fn here() -> Tid {
         let link = std::fs::read_link("/proc/thread-self").expect("procfs");
         let tid = link.file_name().expect("PID/task/TID").to_string_lossy();
@@ -123,7 +123,7 @@ impl Tid {
         std::fs::exists(format!("/proc/self/task/{}", self.0)).expect("procfs")
     }
 
-    /// Number of times it went to sleep voluntarily.
+    /// Returns the number of times that the thread went to sleep voluntarily.
     pub(crate) fn voluntary_switches(&self) -> u64 {
         let status = self.read("status");
         let line = status

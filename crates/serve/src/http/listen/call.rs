@@ -43,7 +43,7 @@ pub(in crate::http) async fn listen(
     let call = id.clone();
     let found = app.ask(move |service: &mut Service| find(service, &call, wanted));
     let (rate_hz, listening) = found.await?.map_err(|refused| refused.told(&id))?;
-    tracing::debug!(call = %id, "a listener starts");
+    tracing::debug!(call = %id, "a client starts to listen to the call");
     let both = Both {
         call: id,
         listening,
@@ -113,18 +113,18 @@ impl Refused {
                 return problem.about("stream", "an index in the streams of the call, from 0");
             }
             Refused::Unheard(Unheard::NotRunning) => {
-                "none of its media run: the call is not answered, or its media have ended".to_owned()
+                "none of its media are running, because the call is not answered or the media have ended".to_owned()
             }
             Refused::Unheard(Unheard::PassedOn) => {
-                "its media are only forwarded: they are not audio, or are encrypted between the parties"
+                "its media are only forwarded, because they are not audio or are encrypted from party to party"
                     .to_owned()
             }
             Refused::Unheard(Unheard::NotDecoded { codecs }) => {
                 let names: Vec<String> = codecs.into_iter().flatten().collect();
-                format!("{} is passed on, and not decoded here", names.join(", "))
+                format!("the gateway forwards {} without decoding it", names.join(", "))
             }
         };
-        let detail = format!("the call cannot be listened to: {why}");
+        let detail = format!("clients cannot listen to the call: {why}");
         Problem::new(StatusCode::CONFLICT, detail)
     }
 }
@@ -164,7 +164,7 @@ impl Sound for Both {
     fn end(&self) {
         let missed_ms = self.missed_ns / NS_PER_MS;
         if missed_ms > 0 {
-            tracing::info!(call = %self.call, missed_ms, "a listener was too slow");
+            tracing::info!(call = %self.call, missed_ms, "a client that listens to the call was too slow");
         }
     }
 }

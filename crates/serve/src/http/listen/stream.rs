@@ -37,7 +37,7 @@ pub(in crate::http) async fn listen(
     });
     let snapshot = begun.ok_or_else(|| unknown(&name))?.ok_or_else(|| {
         let detail = format!(
-            "{name} cannot be listened to: with `codec = \"auto\"` it is forwarded without decoding"
+            "clients cannot listen to the stream {name}, which is forwarded without decoding (`codec = \"auto\"`)"
         );
         Problem::new(StatusCode::CONFLICT, detail)
     })?;
@@ -47,10 +47,10 @@ pub(in crate::http) async fn listen(
     let first = timeout(FIRST_TIME_MAX, first(&mut listening)).await;
     let Some(first) = first.unwrap_or(None) else {
         let seconds = FIRST_TIME_MAX.as_secs();
-        let detail = format!("{name}: no audio within {seconds} s");
+        let detail = format!("the stream {name} has had no audio for {seconds} s");
         return Err(Problem::new(StatusCode::CONFLICT, detail));
     };
-    tracing::debug!(stream = name, "a listener starts");
+    tracing::debug!(stream = name, "a client starts to listen to the stream");
     let line = Line {
         name,
         listening,
@@ -111,7 +111,11 @@ impl Sound for Line {
     fn end(&self) {
         let missed_ms = self.listening.missed_ns() / NS_PER_MS;
         if missed_ms > 0 {
-            tracing::info!(stream = self.name, missed_ms, "a listener was too slow");
+            tracing::info!(
+                stream = self.name,
+                missed_ms,
+                "a client that listens to the stream was too slow"
+            );
         }
     }
 }

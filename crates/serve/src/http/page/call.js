@@ -15,22 +15,22 @@ const SURE_MS = 4000;
 
 // The rows of a party's table.
 const ROWS = {
-  "state": (side) => [side.held ? "on hold" : "", side.muted ? "muted" : ""].filter(Boolean).join(", ") || (side.held === undefined ? "does not run" : "talks"),
-  "codec to it": (side) => side.codec ?? "unknown",
+  "state": (side) => [side.held ? "on hold" : "", side.muted ? "muted" : ""].filter(Boolean).join(", ") || (side.held === undefined ? "not running" : "talks"),
+  "codec to the party": (side) => side.codec ?? "unknown",
   "encryption": (side) => side.crypto_suite ?? "none",
   "signalled address": (side) => side.signalled_address ?? "none",
   "media sent to": (side) => side.media?.remote_address ?? "none yet",
   "must send to": (side) => side.local_address ?? "",
   "SSRC": (side) => (side.media?.ssrc === undefined ? "none yet" : hex(side.media.ssrc)),
-  "packets from it": (side) => side.media && `${side.media.packets_received}, ${side.media.packets_lost} lost, ${side.media.packets_late} late, ${side.media.datagrams_refused} refused`,
-  "packets to it": (side) => side.media && String(side.media.packets_sent),
+  "packets from the party": (side) => side.media && `${side.media.packets_received}, ${side.media.packets_lost} lost, ${side.media.packets_late} late, ${side.media.datagrams_refused} refused`,
+  "packets to the party": (side) => side.media && String(side.media.packets_sent),
   "concealed": (side) => side.media && `${side.media.concealed_ms} ms`,
   "jitter": (side) => side.media && number(side.media.jitter_ms, "ms"),
   "round trip (RTCP)": (side) => side.media && number(side.media.round_trip_ms, "ms"),
   "MOS, mean": (side) => side.media && number(side.media.mos, "", 2),
   "loss, mean": (side) => side.media && number(side.media.loss_percent, "%"),
-  "our report on it": (side) => report(side.media?.sender_report),
-  "its report on us": (side) => report(side.media?.listener_report),
+  "gateway's report on the party": (side) => report(side.media?.sender_report),
+  "party's report on the gateway": (side) => report(side.media?.listener_report),
   "last packet": (side) => (side.media?.last_packet_unix_ms === undefined ? "never" : new Date(side.media.last_packet_unix_ms).toTimeString().slice(0, 8)),
 };
 
@@ -97,7 +97,7 @@ export class CallPanel {
   // A second press confirms, because a call cannot be brought back.
   end() {
     if (this.sure === null) {
-      element("call-end").textContent = "End it: sure?";
+      element("call-end").textContent = "Press again to end";
       this.sure = setTimeout(() => this.unsure(), SURE_MS);
       return;
     }
@@ -163,16 +163,16 @@ export class CallPanel {
     const { detail } = this;
     if (!detail) return;
     const parts = [detail.answered_unix_ms === undefined ? "rings" : "up", duration(detail.duration_ms), this.isRecorded ? "recorded" : "",
-      detail.ends_unix_ms === undefined ? "" : `ends at ${new Date(detail.ends_unix_ms).toTimeString().slice(0, 8)} if nothing comes (${detail.end_reason})`];
+      detail.ends_unix_ms === undefined ? "" : `ends at ${new Date(detail.ends_unix_ms).toTimeString().slice(0, 8)} if no packets arrive (${detail.end_reason})`];
     element("call-state").textContent = parts.filter(Boolean).join(", ");
     element("call-record").textContent = this.isRecorded ? "End recording" : "Record";
     const choices = detail.streams.map((one, n) => Object.assign(document.createElement("option"), {
-      value: n, textContent: `${one.media} ${n + 1}${one.running ? "" : ", does not run"}`, selected: n === this.shown }));
+      value: n, textContent: `${one.media} ${n + 1}${one.running ? "" : ", not running"}`, selected: n === this.shown }));
     element("call-stream").replaceChildren(...choices);
     element("call-stream-choice").hidden = choices.length < 2;
     const stream = detail.streams[this.shown];
     element("call-listen").disabled = !stream?.decoded && !this.player.isOn;
-    element("call-listen").title = stream?.decoded ? "Both parties, each in one ear (l)" : "It is only forwarded, or does not run";
+    element("call-listen").title = stream?.decoded ? "Listen to both parties, one on each stereo channel (l)" : "Listening is not possible: the stream is only forwarded, or is not running";
     this.showSides(stream);
     this.showHistory();
     this.showLog(this.log);

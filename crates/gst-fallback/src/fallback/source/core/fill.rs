@@ -1,4 +1,5 @@
-//! Decides when silence and black are produced: while no source delivers a stream of that kind, but not before one could have.
+//! Decides when silence and black are produced: while no source delivers a stream of that kind. At the start, sources first get
+//! some time to deliver.
 
 use super::{Action, MAIN, SourceCore, SourceId};
 

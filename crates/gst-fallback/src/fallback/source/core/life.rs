@@ -65,12 +65,12 @@ pub(super) struct Source {
     pub(super) is_live: bool,
     /// Fill level of the source's buffer, in percent, if reported.
     pub(super) percent: Option<u32>,
-    /// Time when the current run began to deliver. Later interruptions do not matter.
+    /// Time at which the current run began to deliver. It stays the same after interruptions.
     pub(super) begun_ns: Option<u64>,
     /// Failures in a row.
     pub(super) failures: u32,
     pub(super) last_failure: Reason,
-    /// Whether the source's picture is stored, so that the source is not needed.
+    /// Whether a picture of the source is stored, so that the source itself is not needed.
     pub(super) has_still: bool,
     pub(super) is_given_up: bool,
     /// Number of retries since the element's start.
@@ -95,7 +95,7 @@ impl Source {
         };
     }
 
-    /// Stops the source. `why` is the reason for a restart, if it must be restarted.
+    /// Stops the source. `why` is the reason for a restart; `None` if the source must not be restarted.
     pub(super) fn stop(
         &mut self,
         run: Run,
@@ -121,7 +121,7 @@ impl Source {
         self.has_still || matches!(self.life, Life::Running { .. } | Life::Ended)
     }
 
-    /// Time at which a source that still delivers nothing has failed.
+    /// Returns the time at which a source that still delivers nothing has failed.
     pub(super) fn silent_until_ns(&self, settings: &Settings) -> Option<u64> {
         let heard_ns = match self.life {
             // A ready source waits for the application, so its silence is not a failure.
@@ -137,7 +137,7 @@ impl Source {
         self.percent.is_some_and(|percent| percent < FULL_PERCENT)
     }
 
-    /// Time at which the source has run for long enough that its earlier failures are forgotten.
+    /// Returns the time at which the source has run for long enough that its earlier failures are forgotten.
     pub(super) fn settles_ns(&self, settings: &Settings) -> Option<u64> {
         match self.life {
             Life::Running { since_ns, .. } => {
@@ -151,7 +151,7 @@ impl Source {
         self.has_still || self.settles_ns(settings).is_some_and(|ns| ns <= now_ns)
     }
 
-    /// Time at which a source that does not deliver counts as failing.
+    /// Returns the time at which a source that does not deliver counts as failing.
     pub(super) fn fails_ns(&self, settings: &Settings) -> Option<u64> {
         match self.life {
             Life::Starting { since_ns, .. } if self.failures == 0 => {
@@ -168,7 +168,8 @@ impl Source {
                 || self.fails_ns(settings).is_some_and(|ns| ns <= now_ns))
     }
 
-    /// Notes the end of a run. An end after a while is not a failure, so that a short, repeated source has no delays.
+    /// Notes the end of a run. If the run has lasted for a while, its end is not a failure, so that a short source that repeats
+    /// has no delays.
     pub(super) fn note_failure(&mut self, now_ns: u64, reason: Reason, settings: &Settings) {
         let has_run = |for_ns: u64| {
             let begun_ns = self.begun_ns;
@@ -184,8 +185,8 @@ impl Source {
         self.last_failure = reason;
     }
 
-    /// Delay before the next start. It doubles with each failure, up to a limit. The actual delay is a random one between half of
-    /// that and all of it, so that sources that failed together are not retried together.
+    /// Returns the delay before the next start. It doubles with each failure, up to a limit. The actual delay is random, between
+    /// half of that and all of it, so that sources that failed together are not retried together.
     pub(super) fn delay_ns(&self, settings: &Settings, random: u64) -> u64 {
         let Some(doublings) = self.failures.checked_sub(1) else {
             return 0;

@@ -170,7 +170,7 @@ fn with_manual_unblock_the_application_releases_the_source() {
     let mut world = world(1, settings);
     let run = world.run(MAIN);
     world.ready(MAIN);
-    // The application may take its time: that is not a failure of the source.
+    // If the application takes its time, that is not a failure of the source.
     world.until(20_000);
     assert!(!world.has_done(&Action::Release(run)));
     assert_eq!(world.run(MAIN), run);
@@ -282,7 +282,7 @@ fn an_error_fails_the_source_at_once_and_starts_it_again_after_a_pause() {
     assert_eq!(done[..2], [Action::Fail(run), Action::Stop(run)]);
     assert_eq!(world.core.status(), Status::Retrying);
     assert_eq!(world.up[MAIN], None);
-    // Half of the delay is the minimum of the random pause.
+    // The random pause is at least half of the delay.
     world.until(100 + 499);
     assert_eq!(world.up[MAIN], None);
     world.until(100 + 500);
@@ -316,7 +316,7 @@ fn pauses_double_up_to_the_limit() {
 }
 
 #[test]
-fn a_source_that_has_run_for_a_while_fails_for_the_first_time_again() {
+fn the_failure_count_restarts_after_a_source_has_run_for_a_while() {
     let mut world = world(1, Settings::default());
     for _ in 0..3 {
         world.error(MAIN);
@@ -324,7 +324,7 @@ fn a_source_that_has_run_for_a_while_fails_for_the_first_time_again() {
     }
     assert_eq!(world.delays_ms(), [500, 1000, 2000]);
     world.deliver(MAIN);
-    // One buffer is not enough.
+    // A single buffer does not count as a success of the source.
     world.error(MAIN);
     assert_eq!(world.delays_ms(), [4000]);
     world.until(world.now_ms() + 4000);
@@ -370,7 +370,7 @@ fn pipeline_pause_is_not_silence() {
 }
 
 #[test]
-fn the_end_of_the_main_source_ends_the_output_and_the_others() {
+fn the_end_of_the_main_source_ends_the_output_and_the_other_sources() {
     let mut world = world(3, Settings::default());
     world.deliver(MAIN);
     world.deliver(FALLBACK);
@@ -495,7 +495,7 @@ fn the_end_of_one_stream_of_the_main_source_needs_no_fill() {
 }
 
 #[test]
-fn a_later_fallback_starts_when_those_before_it_do_not_begin() {
+fn a_later_fallback_starts_if_the_earlier_ones_deliver_nothing() {
     let settings = Settings {
         timeout_ns: 2000 * MS,
         ..Settings::default()
@@ -538,7 +538,7 @@ fn a_source_is_given_up_after_its_retries() {
 }
 
 #[test]
-fn all_are_given_up_after_a_minute_without_data() {
+fn all_sources_are_given_up_after_a_minute_without_data() {
     let mut world = world(1, Settings::default());
     world.deliver(MAIN);
     world.fed_until(MAIN, 10_000);
@@ -576,7 +576,7 @@ fn a_fallback_that_delivers_keeps_the_retries_going() {
 }
 
 #[test]
-fn a_picture_needs_no_source_once_it_is_taken() {
+fn the_source_of_a_still_picture_stops_after_the_picture_was_decoded() {
     let mut world = world(3, Settings::default());
     let run = world.run(FALLBACK);
     world.call(|core, now| core.handle_still(now, run));
@@ -716,10 +716,10 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 proptest! {
-    /// In any case, a source runs at most once (asserted by the world), time-outs make progress, and delays keep their bounds.
-    /// Each failure leads to a retry or to giving up, and nothing starts after the end.
+    /// In any case, a source runs at most once (asserted by the world), time-outs make progress, and delays stay within their
+    /// bounds. After each failure, the source is retried or given up. Nothing starts after the end.
     #[test]
-    fn random_histories_keep_the_promises(settings in settings(), random in any::<u64>(), steps in prop::collection::vec(step(), 0..120)) {
+    fn random_histories_keep_the_invariants(settings in settings(), random in any::<u64>(), steps in prop::collection::vec(step(), 0..120)) {
         let mut world = world(3, settings);
         world.random = random;
         let (mut has_ended, mut is_playing) = (false, true);

@@ -1,4 +1,4 @@
-//! Selects the stream of a fallback for each output if there are several: the application decides by the signal `map-streams`.
+//! Selects the stream of a fallback for each output. If there are several, the application decides by the signal `map-streams`.
 
 use gst::glib;
 use gst::prelude::*;
@@ -34,7 +34,8 @@ impl Offer {
 }
 
 impl Running {
-    /// Returns all streams and the default selection, once, if the application must be asked. All streams have arrived and wait.
+    /// Returns all streams and the default selection, but only once, and only if the application must be asked. All streams have
+    /// arrived and are held.
     pub(super) fn streams_to_map(&self) -> Option<(Vec<Offer>, Vec<Offer>)> {
         let mut streams = lock(&self.streams);
         let offer = |stream: &Stream| Offer {
@@ -52,7 +53,7 @@ impl Running {
         Some((all, first))
     }
 
-    /// Asks the application to select streams. All of them wait.
+    /// Asks the application to select streams. All streams are held.
     pub(super) fn map(&self, element: &FallbackSrc, all: &[Offer], first: &[Offer]) {
         let main = element.slots().first().and_then(|slot| slot.running());
         let main = main.map(|main| main.offers());
@@ -88,17 +89,17 @@ impl Running {
         streams.list.iter().map(offer).collect()
     }
 
-    /// Exchanges a selected stream for another one. Both streams wait.
+    /// Replaces a selected stream with another one. Both streams are held.
     fn exchange(&self, old: &gst::Pad, new: &gst::Pad) -> Result<(), glib::BoolError> {
         let (to_output, to_nothing) = (old.peer(), new.peer());
         let (Some(to_output), Some(to_nothing)) = (to_output, to_nothing) else {
-            return Err(glib::bool_error!("it is not linked"));
+            return Err(glib::bool_error!("the pad is not linked"));
         };
         old.unlink(&to_output)?;
         new.unlink(&to_nothing)?;
         for (pad, peer) in [(new, &to_output), (old, &to_nothing)] {
             let linked = pad.link(peer);
-            linked.map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+            linked.map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
         }
         let mut streams = lock(&self.streams);
         let Streams { list, extras, .. } = &mut *streams;
@@ -172,7 +173,7 @@ fn chosen(
     let entry = |map: &gst::Structure| map.get::<gst::Structure>(name);
     let (before, after) = match (entry(asked), entry(answer)) {
         (Ok(before), Ok(after)) => (before, after),
-        _ => return Err(format!("the answer has no entry {name}")),
+        _ => return Err(format!("the returned map has no entry {name}")),
     };
     let text =
         |entry: &gst::Structure, field: &str| entry.get::<Option<String>>(field).ok().flatten();
@@ -197,7 +198,7 @@ fn collection(offers: &[Offer]) -> gst::StreamCollection {
         .build()
 }
 
-/// Name of the output, from its pad.
+/// Returns the name of the output, from its pad.
 fn output_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Audio => "audio_0",

@@ -18,8 +18,8 @@ impl SwitchCore {
         self.ask_for_keyframe();
     }
 
-    /// Keeps the application's choice. Before that choice, the first input is active; after the release of the active input, none
-    /// is.
+    /// Keeps the application's choice. Before the application has chosen, the first input is active. After the active input was
+    /// released, no input is active until the application chooses.
     fn keep_choice(&mut self) {
         let by_application = |wish: &Wish| wish.reason == Reason::Application;
         self.wish = self.wish.filter(by_application);
@@ -33,7 +33,7 @@ impl SwitchCore {
             }
             return;
         };
-        // The active input delivers nothing until the wanted input fits, so the change happens now.
+        // The active input delivers nothing that could fill the time until the wanted input fits, so the change happens now.
         if let Some(wish) = self.wish
             && !self.input(active).is_some_and(Input::is_healthy)
         {
@@ -98,14 +98,14 @@ impl SwitchCore {
         self.floor_ns = self.floor_ns.max(Some(begin_ns));
     }
 
-    /// The healthy input with the best rank.
+    /// Returns the healthy input with the best rank.
     fn best(&self) -> Option<&Input> {
         let healthy = self.inputs.iter().filter(|input| input.is_healthy());
         // Among equal ranks, this is the first input.
         healthy.min_by_key(|input| input.rank())
     }
 
-    /// Whether the output should start with a better input, or its partner, that has not delivered yet.
+    /// Whether the output should start with a better input that has not delivered yet, or whose partner has not.
     fn awaits_better(&self, best: &Input) -> bool {
         let is_awaited = |input: &Input| {
             let is_due = match input.health {
@@ -122,7 +122,7 @@ impl SwitchCore {
         Some(self.started_ns?.saturating_add(self.settings.timeout_ns))
     }
 
-    /// Time at which a healthy, better input may replace the active one.
+    /// Returns the time at which a healthy, better input may replace the active one.
     fn recovers_ns(&self, id: InputId) -> Option<u64> {
         let since_ns = self.input(id)?.since_ns()?;
         let settings = &self.settings;
@@ -134,7 +134,7 @@ impl SwitchCore {
         )
     }
 
-    /// Time at which the choice may change without an event.
+    /// Returns the time at which the choice may change without an event.
     pub(super) fn next_choice_ns(&self) -> Option<u64> {
         if !self.settings.auto_switch || self.wish.is_some() || self.is_over() {
             return None;
@@ -172,7 +172,7 @@ impl SwitchCore {
             .push_back(Action::Switched { from, to, reason });
     }
 
-    /// Requests the awaited keyframe from its input: once, and again while none arrives.
+    /// Requests the awaited keyframe from its input once, and again while no keyframe arrives.
     fn ask_for_keyframe(&mut self) {
         if !self.settings.is_seamless {
             self.asked = None;

@@ -17,7 +17,8 @@ pub(in super::super) enum Media {
     Coded,
 }
 
-/// Times of a buffer, of a list from its first to its last buffer, or of a gap. In ns; `None`: no time.
+/// Times of a buffer, of a list from its first to its last buffer, or of a gap. They are in ns; `None` means that there is no
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct Arrival {
     pub(in super::super) begin_ns: Option<u64>,
@@ -41,7 +42,7 @@ pub(super) enum Health {
     Unheard,
     Healthy {
         since_ns: u64,
-        /// End of the health, unless a timely buffer arrives before.
+        /// End of the health, if no timely buffer arrives before it.
         until_ns: u64,
     },
     Unhealthy {
@@ -92,7 +93,8 @@ impl Input {
         matches!(self.health, Health::Healthy { .. })
     }
 
-    /// Rank of the input; the lowest one is chosen. Inputs without their partners come last, otherwise the priority decides.
+    /// Rank of the input; the lowest rank is chosen. Inputs whose partners fail come last. Among the others, the priority
+    /// decides.
     pub(super) fn rank(&self) -> (bool, u32) {
         (self.lacks_partner(), self.priority)
     }
@@ -101,7 +103,7 @@ impl Input {
         self.partner_since_ns.is_none()
     }
 
-    /// Start of the input's health. If its partner is healthy, both have been healthy since then.
+    /// Returns the start of the input's health. If its partner is healthy, too, it is the time since which both are.
     pub(super) fn since_ns(&self) -> Option<u64> {
         match self.health {
             Health::Healthy { since_ns, .. } => {
@@ -116,7 +118,7 @@ impl Input {
         self.media == Media::Coded || self.has_deltas
     }
 
-    /// Notes a timely buffer. Returns `true` if the input becomes healthy by it.
+    /// Notes a timely buffer. Returns `true` if it makes the input healthy.
     pub(super) fn hear(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let before = self.health;
         let since_ns = match before {

@@ -40,7 +40,7 @@ impl SwitchCore {
         verdict
     }
 
-    /// Notes that a buffer was dropped. Later ones cannot be decoded before a keyframe.
+    /// Notes that a buffer was dropped. Until the next keyframe, later buffers cannot be decoded.
     pub(in super::super) fn note_drop(&mut self, id: InputId) {
         if let Some(input) = self.input_mut(id) {
             input.needs_keyframe = true;
@@ -53,8 +53,8 @@ impl SwitchCore {
             .is_some_and(|input| std::mem::take(&mut input.is_unannounced))
     }
 
-    /// Whether the change to a wanted input can happen at this buffer: it is a keyframe, and the output has reached it. Before
-    /// that, the other input continues.
+    /// Whether the change to a wanted input can happen at this buffer. It can if the buffer is a keyframe and the output has
+    /// reached it. Before that, the other input continues.
     fn fits(&self, id: InputId, arrival: &Arrival) -> bool {
         let Some(input) = self.input(id) else {
             return false;
@@ -123,6 +123,6 @@ fn lead_ns(
     (!is_covered).then_some(lead_ns)
 }
 
-/// Maximum lead of the output. If it is further ahead than any queue downstream allows, its times are wrong, and the new input
-/// passes completely.
+/// Maximum time by which the output may be ahead of an input. If it is further ahead than any queue downstream allows, its times
+/// are wrong, and the new input passes completely.
 const LEAD_NS_MAX: u64 = 60_000_000_000;

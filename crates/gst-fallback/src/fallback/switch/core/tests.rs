@@ -13,7 +13,7 @@ pub(super) struct Bench {
     now_ms: u64,
 }
 
-/// All settings that differ from the existing element's defaults.
+/// Returns settings, all of which differ from the existing element's defaults.
 fn own() -> Settings {
     Settings {
         switches_on_eos: true,
@@ -158,7 +158,7 @@ fn the_start_waits_for_the_first_choice_up_to_the_timeout() {
 }
 
 #[test]
-fn nothing_times_out_before_the_clock_runs() {
+fn no_input_times_out_before_the_clock_runs() {
     let mut core = SwitchCore::default();
     core.handle_add(0, MAIN, 0);
     core.handle_add(0, FALLBACK, 1);
@@ -189,7 +189,7 @@ fn early_item_is_held_and_passes_after_a_switch() {
     bench.core.handle_eos(124 * MS, MAIN);
     assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Eos)]);
     assert_eq!(bench.core.decide(124 * MS, FALLBACK, &ahead), whole(true));
-    // Without a change, it passes at its time.
+    // Without a change, the buffer passes at its time.
     assert_eq!(
         bench.arrive(MAIN, at(200, 220)),
         Verdict::Hold { until_ns: 205 * MS }
@@ -234,7 +234,7 @@ fn partner_streams_leave_and_rejoin_a_source_together() {
 }
 
 #[test]
-fn an_input_whose_partner_failed_is_left_only_for_another() {
+fn an_input_with_a_failed_partner_is_replaced_only_by_a_healthy_input() {
     let mut bench = bench(own());
     assert_eq!(bench.feed(MAIN), whole(true));
     bench.core.handle_partners(0, &[(MAIN, false)]);
@@ -260,7 +260,7 @@ fn the_start_waits_for_the_partner_of_the_first_choice() {
     assert_eq!(bench.switches(), []);
     bench.core.handle_partners(0, &healths(true, true));
     assert_eq!(bench.switches(), [(None, MAIN, Reason::Start)]);
-    // But not for longer than the timeout.
+    // It does not wait longer than the timeout.
     let mut late = super::tests::bench(own());
     late.core.handle_partners(0, &healths(false, true));
     late.until(990);
@@ -274,7 +274,7 @@ fn the_start_waits_for_the_partner_of_the_first_choice() {
 #[test]
 fn a_reported_error_lasts_until_the_next_timely_buffer() {
     let mut bench = bench(own());
-    // An error counts before the first buffer, too: the start does not wait for that input.
+    // An error also counts before the first buffer. So the start does not wait for that input.
     bench.core.handle_error(0, MAIN);
     assert_eq!(bench.feed(FALLBACK), whole(true));
     bench.until(1500);
@@ -295,7 +295,7 @@ fn a_reported_error_lasts_until_the_next_timely_buffer() {
 }
 
 #[test]
-fn each_failure_switches_at_once_and_says_why() {
+fn each_failure_switches_at_once_and_states_its_reason() {
     type Fail = fn(&mut SwitchCore, u64);
     let failures: [(Reason, Fail); 4] = [
         (Reason::Eos, |core, now| core.handle_eos(now, MAIN)),
@@ -319,7 +319,7 @@ fn each_failure_switches_at_once_and_says_why() {
 }
 
 #[test]
-fn a_flush_is_a_failure_only_if_it_does_not_end() {
+fn a_flush_counts_as_a_failure_only_if_it_does_not_end_in_time() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.switches();
@@ -356,7 +356,7 @@ fn one_late_buffer_of_a_better_input_does_not_switch() {
 }
 
 #[test]
-fn hysteresis_keeps_a_flapping_input_out() {
+fn an_input_that_fails_repeatedly_does_not_replace_the_active_one() {
     let mut bench = bench(Settings {
         timeout_ns: 100 * MS,
         recover_after_ns: 300 * MS,
@@ -365,7 +365,7 @@ fn hysteresis_keeps_a_flapping_input_out() {
     });
     bench.both_until(100);
     let mut log = Vec::new();
-    // The main input delivers for 200 ms of each 400, then for good.
+    // The main input delivers for 200 ms of each 400 ms, and later without a pause.
     while bench.now_ms < 4000 {
         let is_up = bench.now_ms % 400 >= 200 || bench.now_ms >= 2000;
         if is_up {
@@ -440,7 +440,7 @@ fn a_picture_is_shown_unless_most_of_its_time_is_over() {
 }
 
 #[test]
-fn times_far_ahead_do_not_shut_the_next_input_out() {
+fn a_buffer_far_in_the_future_does_not_exclude_the_next_input() {
     let mut bench = bench(own());
     bench.feed(FALLBACK);
     bench.arrive(MAIN, at(3_600_000, 3_600_020));
@@ -449,7 +449,7 @@ fn times_far_ahead_do_not_shut_the_next_input_out() {
     assert_eq!(bench.feed(FALLBACK), whole(true));
 }
 
-/// Both coded, with a keyframe each 100 ms, those of the fallback 40 ms later.
+/// Both inputs are coded, with a keyframe each 100 ms. The keyframes of the fallback come 40 ms later.
 fn coded(settings: Settings) -> Bench {
     let mut bench = bench(settings);
     for id in [MAIN, FALLBACK] {
@@ -467,7 +467,7 @@ fn coded_streams_change_at_a_keyframe_and_ask_for_one() {
     bench.arrive(FALLBACK, delta(1000, 1020));
     bench.until(1020);
     bench.actions();
-    // The first choice returns in the middle of its pictures: the other continues.
+    // The first choice returns between two keyframes, so the other input continues.
     assert_eq!(bench.core.active(), Some(FALLBACK));
     assert!(passes(bench.arrive(FALLBACK, at(1020, 1040))));
     bench.until(1040);
@@ -500,7 +500,7 @@ fn coded_streams_change_at_a_keyframe_and_ask_for_one() {
 }
 
 #[test]
-fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_one() {
+fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_keyframe() {
     type Lose = fn(&mut SwitchCore);
     let losses: [Lose; 2] = [
         |core| core.handle_unlink(0, FALLBACK),
@@ -526,7 +526,7 @@ fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_one() {
 }
 
 #[test]
-fn after_a_failure_too_a_coded_stream_begins_at_a_keyframe() {
+fn a_coded_stream_begins_at_a_keyframe_even_after_a_failure() {
     let mut bench = coded(own());
     bench.feed(MAIN);
     bench.feed(FALLBACK);
@@ -579,7 +579,7 @@ fn the_application_chooses_without_auto_switch() {
         bench.switches(),
         [(Some(MAIN), FALLBACK, Reason::Application)]
     );
-    // The application decides what to do about the failure.
+    // The application decides how to handle the failure, so the switch does nothing.
     bench.until(5000);
     bench.feed(MAIN);
     assert_eq!(bench.core.active(), Some(FALLBACK));
@@ -596,7 +596,7 @@ fn the_application_chooses_without_auto_switch() {
 }
 
 #[test]
-fn the_output_ends_with_the_last_input_or_any_as_configured() {
+fn the_output_ends_with_the_last_input_or_with_any_input_as_configured() {
     for stop_on_eos in [false, true] {
         let mut bench = bench(Settings {
             stop_on_eos,
@@ -620,7 +620,7 @@ fn the_output_ends_with_the_last_input_or_any_as_configured() {
 }
 
 #[test]
-fn the_end_of_the_others_counts_when_the_last_other_is_released() {
+fn the_output_ends_when_the_last_input_that_has_not_ended_is_released() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.core.handle_eos(100 * MS, FALLBACK);
@@ -630,7 +630,7 @@ fn the_end_of_the_others_counts_when_the_last_other_is_released() {
 }
 
 #[test]
-fn running_time_that_is_set_back_sets_the_time_outs_back() {
+fn if_running_time_restarts_the_time_outs_restart() {
     let mut bench = bench(own());
     bench.until(3_600_000);
     bench.feed(MAIN);
@@ -647,7 +647,7 @@ fn running_time_that_is_set_back_sets_the_time_outs_back() {
 }
 
 #[test]
-fn a_stop_forgets_all_but_inputs_and_settings() {
+fn a_stop_resets_everything_except_inputs_and_settings() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.actions();
@@ -661,24 +661,24 @@ fn a_stop_forgets_all_but_inputs_and_settings() {
 }
 
 #[test]
-fn an_input_without_its_partner_is_chosen_last() {
+fn an_input_with_a_failed_partner_is_chosen_last() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.switches();
     bench.core.handle_partners(100 * MS, &[(FALLBACK, false)]);
     assert_eq!(bench.switches(), []);
-    // One stream of a source is better than none.
+    // One stream of a source is better than no stream.
     bench.core.handle_error(100 * MS, MAIN);
     assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Error)]);
     assert_eq!(bench.feed(FALLBACK), whole(true));
-    // But a whole source is better.
+    // But a source with all its streams is better than one stream.
     bench.core.handle_buffer(100 * MS, MAIN, &at(100, 120));
     assert_eq!(bench.switches(), [(Some(FALLBACK), MAIN, Reason::Partner)]);
     assert_eq!(bench.core.next_timeout(), Some(1120 * MS));
 }
 
 #[test]
-fn of_inputs_without_their_partners_the_first_choice_passes() {
+fn if_all_partners_have_failed_the_best_input_passes() {
     let mut bench = bench(Settings {
         recover_after_ns: 40 * MS,
         ..own()
@@ -703,8 +703,7 @@ fn of_inputs_without_their_partners_the_first_choice_passes() {
 
 // ---- the defaults of the existing element
 
-/// The fallback's next buffer is at 1000 ms, when the fallback takes over at 3000 ms. With `begin`, the main input delivers at
-/// first.
+/// Lets the fallback take over at 3000 ms, when its next buffer is at 1000 ms. With `begin`, the main input delivers at first.
 fn taken_over_late(begin: bool, media: Media, latency_ms: u64) -> Bench {
     let mut bench = bench(Settings {
         timeout_ns: 3000 * MS,
@@ -725,7 +724,7 @@ fn taken_over_late(begin: bool, media: Media, latency_ms: u64) -> Bench {
 }
 
 #[test]
-fn data_from_before_a_timeout_is_stale() {
+fn data_from_before_a_timeout_is_dropped() {
     for begin in [false, true] {
         for media in [Media::Audio, Media::Video] {
             for latency_ms in [0, 10] {
@@ -744,7 +743,7 @@ fn data_from_before_a_timeout_is_stale() {
 }
 
 #[test]
-fn audio_across_a_timeout_is_cut_there() {
+fn audio_is_cut_at_the_running_time_of_the_timeout() {
     let mut bench = taken_over_late(true, Media::Audio, 0);
     let across = bench.arrive(FALLBACK, at(2990, 3010));
     let cut = Verdict::Pass {
@@ -818,7 +817,7 @@ fn a_better_input_replaces_the_active_one_with_its_first_timely_buffer() {
 }
 
 #[test]
-fn the_application_changes_at_once() {
+fn a_choice_of_the_application_switches_at_once() {
     let mut bench = bench(Settings {
         auto_switch: false,
         ..Settings::default()

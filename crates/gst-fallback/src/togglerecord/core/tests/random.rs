@@ -1,5 +1,5 @@
-//! Up to five streams, whose buffers and gaps arrive in any relative order. The model has all of them at once and decides for
-//! every millisecond whether it is recorded.
+//! Up to five streams, whose buffers and gaps arrive in any relative order. The model has all streams from the start, and decides
+//! for every millisecond whether it is recorded.
 
 use std::collections::VecDeque;
 
@@ -72,7 +72,7 @@ fn script() -> impl Strategy<Value = Script> {
     )
 }
 
-/// The current time, ms, after this many steps of the main stream. It advances more slowly than the streams.
+/// Returns the current time, ms, after this many steps of the main stream. It advances more slowly than the streams.
 fn now_ms(steps: usize) -> u64 {
     steps as u64 * 7
 }
@@ -84,7 +84,7 @@ fn pull_toggle(steps: &mut VecDeque<Step>) -> Option<()> {
     Some(())
 }
 
-/// The spans of a stream, ms, in order: start, end, whether it is a delta unit.
+/// Returns the spans of a stream, ms, in order: start, end, whether it is a delta unit.
 fn timed(media: Media, steps: &[Step]) -> Vec<(u64, u64, bool)> {
     let mut end = 0;
     let spans = steps.iter().filter_map(|step| match *step {
@@ -140,7 +140,7 @@ impl World {
             0,
             Settings {
                 is_live: script.is_live,
-                // Streams arrive in any order. A stream that comes after all others has not stalled.
+                // Streams arrive in any order. If a stream's data comes after that of all others, the stream has not stalled.
                 stall_timeout_ns: u64::MAX,
             },
         );
@@ -252,7 +252,7 @@ impl World {
                 self.turn(*of);
             }
         }
-        // Afterwards all other items follow, the last stream first, until nothing moves.
+        // Afterwards all other items are decided, those of the last stream first, until nothing changes any more.
         while (0..self.queues.len()).rev().any(|of| self.turn(of)) {}
         assert!(self.held.iter().all(Option::is_none), "held for ever");
         self.passed.sort_unstable();
@@ -260,7 +260,7 @@ impl World {
     }
 }
 
-/// Recordings as seen by an observer of everything: start, stop, shift, ms.
+/// A recording as an observer of all streams sees it: start, stop, shift, ms.
 type Recorded = (u64, u64, i64);
 
 struct Twin<'a> {
@@ -270,7 +270,7 @@ struct Twin<'a> {
 }
 
 impl Twin<'_> {
-    /// `held`: time for which the main stream was held so far, ms.
+    /// `held` is the time, ms, for which the main stream was held so far.
     fn shift(&self, start: u64, held: u64) -> i64 {
         let total: u64 = self
             .recorded
@@ -285,7 +285,7 @@ impl Twin<'_> {
         output.cast_signed() - start.cast_signed()
     }
 
-    /// The main stream, step by step.
+    /// Processes the main stream, step by step.
     fn lead(&mut self) {
         let (media, steps) = &self.script.streams[0];
         let spans = timed(*media, steps);
@@ -338,13 +338,13 @@ impl Twin<'_> {
         }
     }
 
-    /// Number of the recording at a time, ms.
+    /// Returns the number of the recording at a time, ms.
     fn recording_at(&self, time: u64) -> Option<usize> {
         let mut all = self.recorded.iter();
         all.position(|(start, stop, _)| (*start..*stop).contains(&time))
     }
 
-    /// The passing part of a picture or a buffer.
+    /// Returns the passing part of a picture or a buffer.
     fn parts(&self, media: Media, begin: u64, end: u64) -> Vec<(usize, u64, u64)> {
         let mut parts: Vec<(usize, u64, u64)> = Vec::new();
         for time in begin..end {
@@ -402,7 +402,7 @@ proptest! {
         prop_assert_eq!(core.recordings(), twin.recorded.len() as u64);
     }
 
-    /// For any behaviour of the main stream, no stream waits for it longer than the stall timeout, except if it is held on
+    /// Whatever the main stream does, no stream waits for it longer than the stall timeout, except if the main stream is held on
     /// purpose.
     #[test]
     fn waits_are_bounded_by_the_stall_timeout(

@@ -53,7 +53,7 @@ fn pop(core: &mut Core) -> Option<u32> {
 
 /// The table at the start of the file: each state's reaction to each input.
 #[test]
-fn each_state_answers_each_input_as_the_table_says() {
+fn each_state_handles_each_input_as_documented() {
     const OK: &str = "taken";
     const FLUSHING: &str = "flushing";
     const ENDED: &str = "ended";
@@ -187,7 +187,7 @@ fn a_writer_waits_until_there_is_room_or_its_pad_is_unlinked() {
     let ticket = core.ticket();
     assert_eq!(core.ask_for_room(ticket), Ok(false));
     assert_eq!(core.handle_unlink().wake, ROOM);
-    // This does not depend on the queue's later states.
+    // The refusal because of the unlink stays, even if the queue fails later.
     core.handle_failure("broken");
     assert_eq!(core.ask_for_room(ticket), Err(Refusal::Unlinked));
     core.handle_mended("broken");
@@ -197,7 +197,7 @@ fn a_writer_waits_until_there_is_room_or_its_pad_is_unlinked() {
     assert_eq!(core.ask_for_room(ticket), Ok(true));
 }
 
-/// A reader's push may return after the whole flush. Its failure then belongs to the time before the flush.
+/// A reader's push may return after the whole flush. If it fails, the failure belongs to the time before the flush.
 #[test]
 fn a_push_from_before_a_flush_fails_without_effect() {
     let mut core = in_state(|_| ());
@@ -211,9 +211,9 @@ fn a_push_from_before_a_flush_fails_without_effect() {
     assert_eq!(pop(&mut core), Some(2));
 }
 
-/// A leak before the reader returns drops data, never the end of the flush.
+/// If data leaks before the reader returns, only data is dropped, never the end of the flush.
 #[test]
-fn a_leak_before_the_end_of_a_flush_leaves_the_end_in_its_place() {
+fn a_leaky_queue_never_drops_the_end_of_a_flush() {
     let mut core = in_state(|_| ());
     core.handle_limits(|limits| {
         limits.max = Level {
@@ -244,7 +244,7 @@ fn of_two_flushes_the_reader_passes_on_the_newer_end() {
 }
 
 #[test]
-fn readers_push_counts_until_it_returns() {
+fn a_drain_waits_until_the_push_of_the_reader_returns() {
     let mut core = in_state(|_| ());
     assert_eq!(core.is_drained(), Ok(false));
     assert_eq!(pop(&mut core), Some(1));
@@ -301,7 +301,7 @@ fn full_queue_follows_its_leak_setting() {
     );
 }
 
-/// A simple model: everything is recounted from a list.
+/// A simple model, which recomputes everything from a list.
 #[derive(Default)]
 struct Twin {
     items: Vec<(u32, Size, bool)>,
@@ -402,7 +402,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn it_equals_a_list_that_is_recounted(steps in steps()) {
+    fn the_queue_equals_a_list_that_is_recounted(steps in steps()) {
         let (mut core, mut twin) = (Core::default(), Twin::default());
         core.open();
         for (n, step) in steps.into_iter().enumerate() {

@@ -29,7 +29,7 @@ fn prerolling() -> Core {
 }
 
 #[test]
-fn unrendered_item_leaves_uncounted() {
+fn an_item_that_was_not_rendered_is_not_counted() {
     let mut core = playing();
     for n in 0..2 {
         core.handle_item(Item::Data(n, When::Now)).unwrap();
@@ -42,7 +42,7 @@ fn unrendered_item_leaves_uncounted() {
 }
 
 #[test]
-fn a_start_waits_for_data_and_commits_once() {
+fn a_start_waits_for_data_and_is_committed_once() {
     let mut core = prerolling();
     assert!(core.is_prerolling());
     let first = core.handle_item(Item::Data(1, When::Now)).unwrap();
@@ -66,8 +66,8 @@ fn a_gap_and_the_end_complete_a_start_and_an_event_does_not() {
     }
 }
 
-/// Data arrives after a pause, but before the pause is announced. If the change ended at once, the parent would get its end
-/// before its announcement, and wait for another end forever.
+/// Data arrives after a pause, but before the pause is announced to the parent. If the change ended at once, the parent would see
+/// its end before its announcement, and would wait for another end forever.
 #[test]
 fn data_ends_a_change_after_the_parent_is_notified() {
     for item in [Item::Data(1, When::Now), Item::Gap(When::Now), Item::End] {
@@ -77,7 +77,7 @@ fn data_ends_a_change_after_the_parent_is_notified() {
         let actions = core.handle_item(item.clone()).unwrap();
         assert!(!actions.commit && core.is_prerolling());
         assert!(core.handle_announced().commit && !core.is_prerolling());
-        // The same without data in between.
+        // The same must hold without data between the pause and its announcement.
         let mut core = prerolling();
         core.handle_change(Change::Play);
         core.handle_change(Change::Pause);
@@ -89,7 +89,7 @@ fn data_ends_a_change_after_the_parent_is_notified() {
     assert!(!core.handle_change(Change::Pause).announce);
 }
 
-/// Like the base class of the stock sinks: the parent expects an end of each asynchronous change.
+/// As in the base class of the stock sinks, each asynchronous change has an end, because the parent waits for it.
 #[test]
 fn a_stop_ends_an_asynchronous_change() {
     assert!(prerolling().handle_change(Change::Stop).async_done);
@@ -167,7 +167,7 @@ fn before_the_base_time_all_data_is_early() {
     assert_eq!(core.next(&SYNC, Some(0)), Next::Render(&1, Some(0)));
 }
 
-/// Half of the data may already have been sent.
+/// Half of the data may already have been sent, so its lateness does not count any more.
 #[test]
 fn data_that_waits_for_room_is_not_dropped_for_being_late() {
     let mut core = playing();

@@ -16,7 +16,7 @@ pub(crate) struct Field {
     meaning: &'static str,
 }
 
-/// The fields, by section.
+/// Returns the fields, by section.
 pub(crate) fn fields() -> BTreeMap<&'static str, Vec<Field>> {
     let mut all = BTreeMap::new();
     let mut section = "";
@@ -89,7 +89,7 @@ const RTP: &str = "mulawenc ! rtppcmupay ssrc=7 ! ";
 const SESSION: &str = "ts-rtpsrc name={src} address=127.0.0.1 port={port} session={port} \
                        ! ts-rtpsink name={sink} session={port} host=127.0.0.1 port=9 ";
 
-/// A pipeline with the element as `x` that makes it show all fields, for elements that need more than creation.
+/// Returns a pipeline with the element as `x` that makes it show all fields, for elements that need more than creation.
 fn line_of(element: &str) -> Option<String> {
     let session = |src: &str, sink: &str| {
         let session = SESSION.replace("{src}", src).replace("{sink}", sink);

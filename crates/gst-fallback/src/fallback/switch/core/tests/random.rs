@@ -11,7 +11,7 @@ const SPAN_MS: u64 = 20;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Time passes, ms.
+    /// Lets time pass, ms.
     Wait(u64),
     /// Delivers the next 20 ms of an input, `late_ms` after their time.
     Feed {
@@ -83,7 +83,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// Start of the input's current health.
+    /// Returns the start of the input's current health.
     fn healthy_since(&self, now_ns: u64) -> Option<u64> {
         let mut since = None::<(u64, u64)>;
         for heard in &self.heard {
@@ -101,7 +101,7 @@ impl Twin {
         (now_ns < until_ns).then_some(since_ns)
     }
 
-    /// End of the input's last or current health.
+    /// Returns the end of the input's last or current health.
     fn healthy_until(&self) -> Option<u64> {
         match self.heard.last()? {
             Heard::Timely { until_ns, .. } => Some(*until_ns),
@@ -109,7 +109,7 @@ impl Twin {
         }
     }
 
-    /// Start of the current health of the input's partner.
+    /// Returns the start of the current health of the input's partner.
     fn partner_since(&self) -> Option<u64> {
         let backwards = self.partner.iter().rev();
         let of_now: Vec<_> = backwards
@@ -122,7 +122,7 @@ impl Twin {
         }
     }
 
-    /// Start of the time in which both the input and its partner are healthy.
+    /// Returns the start of the time in which both the input and its partner are healthy.
     fn whole_since(&self, now_ns: u64) -> Option<u64> {
         Some(self.healthy_since(now_ns)?.max(self.partner_since()?))
     }
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Whether this buffer must pass: it is a due keyframe of the best input, which has been healthy for long enough.
+    /// Whether this buffer must pass, because it is a due keyframe of the best input, which has been healthy for long enough.
     fn has_right(&self, of: usize, arrival: &Arrival) -> bool {
         let since = |of: usize| self.twins[of].whole_since(self.now_ns);
         let is_due = arrival.begin_ns.unwrap() + self.settings.latency_ns <= self.now_ns;
@@ -393,8 +393,8 @@ impl World {
             let input = self.core.input(id).unwrap();
             assert_eq!(input.is_healthy(), own(id).is_some(), "health of {id}");
         }
-        // A failed input does not stay while another one delivers, nor does one stream of a source while another source is
-        // complete.
+        // A failed input does not stay active while another input delivers. One stream of a source does not stay active while
+        // another source is complete.
         if let Some(active) = self.core.active() {
             let are_others = |of: &dyn Fn(u32) -> Option<u64>| {
                 of(active).is_none() && (0..INPUTS as u32).any(|id| of(id).is_some())
@@ -411,7 +411,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn lives_of_raw_and_coded_inputs(settings in settings(), is_coded: bool, steps in steps()) {
+    fn random_raw_and_coded_inputs_keep_the_invariants(settings in settings(), is_coded: bool, steps in steps()) {
         let mut world = World::new(settings, is_coded);
         for step in steps {
             world.run(step);
