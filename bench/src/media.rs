@@ -322,7 +322,7 @@ mod tests {
         // The median of 6.6/6 and 9/10.
         assert_eq!(of("whole sessions on the media"), (Some(1.0), Some(true)));
         assert_eq!(
-            of("shared port, 1000 streams: against"),
+            of("shared port, 1000 streams: CPU"),
             (Some(0.5), Some(true))
         );
         assert_eq!(

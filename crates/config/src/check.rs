@@ -191,13 +191,7 @@ impl Checker<'_> {
         if !is_in_range {
             return self.runs_past_the_ports(raw, &series, place);
         }
-        self.seen.streams += usize::from(series.count);
-        if self.seen.streams > STREAMS_MAX {
-            self.problems.add(
-                format!("more than {STREAMS_MAX} streams"),
-                "a process cannot use more ports",
-                &[(place, "this stream exceeds the limit")],
-            );
+        if !self.has_room(series.count, place) {
             return;
         }
         let nth = |index| StreamSpec {
@@ -223,6 +217,20 @@ impl Checker<'_> {
             }
             streams.push(spec);
         }
+    }
+
+    /// Refuses more streams than a process can have. `count`: the number of streams that are added.
+    fn has_room(&mut self, count: u16, place: Range<usize>) -> bool {
+        self.seen.streams += usize::from(count);
+        let has_room = self.seen.streams <= STREAMS_MAX;
+        if !has_room {
+            self.problems.add(
+                format!("more than {STREAMS_MAX} streams"),
+                "a process cannot use more ports",
+                &[(place, "this stream exceeds the limit")],
+            );
+        }
+        has_room
     }
 
     fn runs_past_the_ports(&mut self, raw: &RawStream, series: &Series, place: Range<usize>) {

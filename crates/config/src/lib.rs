@@ -23,6 +23,7 @@ mod route;
 mod service;
 mod serving;
 mod srtp;
+mod srtp_key;
 mod store;
 mod store_spec;
 mod tables;
@@ -48,7 +49,7 @@ pub use self::serving::{
     HttpSpec, InterfaceSpec, Limits, MediaRules, PortSpan, PortSpanError, Refusal, Serving,
     Setting, StateLocation, Timeouts,
 };
-pub use self::srtp::{KeySource, SrtpSpec};
+pub use self::srtp_key::{KeySource, SrtpSpec};
 pub use self::store_spec::StoreSpec;
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;

@@ -8,7 +8,7 @@ use rustix::fs::Access;
 
 use threadbare_audio_file::clip::Clips;
 
-use super::KeySource;
+use super::srtp_key::KeySource;
 
 /// A machine on which a configuration is to run.
 pub trait Machine {

@@ -306,18 +306,7 @@ fn stream(spec: &StreamSpec) -> Table {
     let text = |value: &dyn ToString| Some(Value::from(value.to_string()));
     let number = |value: Option<u32>| value.map(Value::from);
     let flag = |value: bool| Some(Value::from(value));
-    let (rtcp, rtcp_port, destination_rtcp_port) = match spec.rtcp {
-        Rtcp::Off => (Value::from(false), None, None),
-        Rtcp::Mux => (Value::from("mux"), None, None),
-        Rtcp::Ports {
-            listen,
-            destination,
-        } => (
-            Value::from(true),
-            listen.map(i64::from),
-            destination.map(i64::from),
-        ),
-    };
+    let (rtcp, rtcp_port, destination_rtcp_port) = rtcp(spec.rtcp);
     let keys = [
         ("name", text(&spec.name)),
         ("listen", text(&spec.listen)),
@@ -367,12 +356,29 @@ fn stream(spec: &StreamSpec) -> Table {
             flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough())),
         ),
     ];
-    let srtp = spec.srtp_keys();
-    let srtp = srtp.map(|(key, value)| (key.to_owned(), Value::from(value)));
-    keys.into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-        .chain(srtp)
-        .collect()
+    let keys = keys
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value?)));
+    let srtp = spec.srtp.settings();
+    let srtp = srtp.map(|(key, value)| (key, Value::from(value)));
+    let all = keys.chain(srtp);
+    all.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Returns the values of `rtcp`, `rtcp-port` and `destination-rtcp-port`.
+fn rtcp(rtcp: Rtcp) -> (Value, Option<i64>, Option<i64>) {
+    match rtcp {
+        Rtcp::Off => (Value::from(false), None, None),
+        Rtcp::Mux => (Value::from("mux"), None, None),
+        Rtcp::Ports {
+            listen,
+            destination,
+        } => (
+            Value::from(true),
+            listen.map(i64::from),
+            destination.map(i64::from),
+        ),
+    }
 }
 
 fn resets(minutes: &[u16]) -> Option<Value> {

@@ -545,7 +545,11 @@ fn the_check_looks_up_the_machines_addresses_and_host_names() {
         ),
         ("0.0.0.0:6000", "six:7000", Some("family")),
         ("[2001:db8::1]:6000", "four:7000", Some("family")),
-        ("0.0.0.0:6000", "nobody:7000", Some("nobody: no such host")),
+        (
+            "0.0.0.0:6000",
+            "nobody:7000",
+            Some("resolving nobody failed: no such host"),
+        ),
         ("192.0.2.1:6000", "here:6000", Some("the stream's own")),
         ("0.0.0.0:6000", "here:6000", Some("the stream's own")),
         ("0.0.0.0:6000", "192.0.2.1:6000", Some("the stream's own")),

@@ -185,9 +185,7 @@ impl ReceiveArgs {
                 has_contexts,
             } => (setup_seconds, rss_kib_per_stream, has_contexts),
             FromReceiver::Failed { reason } => bail!("{element}: {reason}"),
-            FromReceiver::Measured { .. } => {
-                bail!("the process with the receivers sent an unexpected message")
-            }
+            FromReceiver::Measured { .. } => bail!("{UNEXPECTED}"),
         };
         receiver.tell(&ToReceiver::Begin)?;
         let sender = Subprocess::<FromSender>::start(&[
@@ -211,9 +209,7 @@ impl ReceiveArgs {
                 threads,
             } => (usage, packets, threads),
             FromReceiver::Failed { reason } => bail!("{element}: {reason}"),
-            FromReceiver::Ready { .. } => {
-                bail!("the process with the receivers sent an unexpected message")
-            }
+            FromReceiver::Ready { .. } => bail!("{UNEXPECTED}"),
         };
         let cpu_us = usage.cpu.as_micros() as f64;
         let seconds = f64::from(self.seconds);
@@ -232,6 +228,8 @@ impl ReceiveArgs {
         })
     }
 }
+
+const UNEXPECTED: &str = "the process with the receivers sent an unexpected message";
 
 impl Row {
     fn line(&self) -> String {

@@ -146,7 +146,7 @@ pub struct Declaration {
     /// Nodes with one of these labels are chosen last.
     #[serde(default)]
     pub avoid: Vec<Arc<str>>,
-    /// What the owner does when it cannot reach the store.
+    /// The behaviour of the owner while it cannot reach the store.
     #[serde(default)]
     pub on_isolation: OnIsolation,
     /// The node that an operator has chosen. This node is preferred while it accepts streams.
@@ -157,7 +157,7 @@ pub struct Declaration {
     pub spec: Arc<str>,
 }
 
-/// What an owner does when it cannot reach the store. Another node may then take over the stream.
+/// The behaviour of an owner while it cannot reach the store. Another node may then take over the stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnIsolation {

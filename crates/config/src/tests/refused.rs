@@ -743,7 +743,7 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nclock-rate = 8000",
         says: &[
-            "`clock-rate = 8000` cannot be combined with a stream that is changed",
+            "`clock-rate = 8000` cannot be combined with a stream whose packets are changed",
             "remove `codec-out`",
         ],
         lines: &[6],

@@ -42,7 +42,9 @@ fn missing_words_are_listed_on_the_page() {
     let page = std::fs::read_to_string(path).expect("docs/ng.md");
     let (_, list) = page.split_once("## Not supported").expect("the list");
     let (list, _) = list.split_once("\n## ").expect("the next section");
-    let (refused, warned) = list.split_once("| part | warned |").expect("both lists");
+    let (refused, warned) = list
+        .split_once("| missing part | words with a warning |")
+        .expect("both lists");
     for word in WORDS {
         let name = match word.place {
             Place::Value(key) => key,

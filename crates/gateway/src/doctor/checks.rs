@@ -328,7 +328,7 @@ mod tests {
             (
                 "net.core.somaxconn",
                 |r| r.somaxconn = Some(128),
-                "can queue: 128",
+                "can wait for acceptance: 128",
                 "sudo sysctl -w net.core.somaxconn=4096",
             ),
             (

@@ -194,7 +194,11 @@ fn the_best_input_is_sent_and_named_in_the_log() {
             )
         );
     };
-    assert_change(running.wait_for("the input is silent"), 0, 2);
+    assert_change(
+        running.wait_for("the input is silent, so another one replaces it"),
+        0,
+        2,
+    );
     assert!(far_end.wait_for(FILE_HZ));
     let talker = Talker::start(main, 0, MAIN_HZ);
     assert_change(
@@ -216,12 +220,20 @@ fn the_best_input_is_sent_and_named_in_the_log() {
     }
     far_end.wait_for(MAIN_HZ);
     drop(talker);
-    assert_change(running.wait_for("the input is silent"), 0, 1);
+    assert_change(
+        running.wait_for("the input is silent, so another one replaces it"),
+        0,
+        1,
+    );
     assert!(far_end.wait_for(OTHER_HZ));
     let stats = statistics(&mut running);
     assert_eq!(stats["active"], names[1], "{stats}");
     drop(other_talker);
-    assert_change(running.wait_for("the input is silent"), 1, 2);
+    assert_change(
+        running.wait_for("the input is silent, so another one replaces it"),
+        1,
+        2,
+    );
     assert!(far_end.wait_for(FILE_HZ));
     running.signal(Signal::SIGTERM);
     running.wait_for("stopped");

@@ -213,7 +213,7 @@ fn the_audio_of_a_fallback_passes_through_the_elements() {
     let (listen, answer) = (address(), socket());
     let keys = "pipeline = \"audioamplify amplification=0.5\"\n[[stream.fallback]]\ntone = 440\ntimeout = 100";
     let (mut running, _directory) = Running::start(&stream("a", listen, &answer, keys), &[]);
-    running.wait_for("the input is silent");
+    running.wait_for("the input is silent, so another one replaces it");
     let mut pcm = Vec::new();
     while pcm.len() < 8000 {
         let packet = receive(&answer);

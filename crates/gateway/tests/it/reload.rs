@@ -143,7 +143,7 @@ fn settings_of_calls_are_applied_to_running_calls() {
         .expect("sent");
     gateway
         .running
-        .wait_for("a request from an address that is not allowed (--allow)");
+        .wait_for("dropped a request from an address that is not allowed (--allow)");
     gateway.running.signal(Signal::SIGTERM);
     gateway.running.wait_for("stopped");
 }

@@ -762,7 +762,7 @@ fn calls_can_be_listed_and_ended_from_a_shell() {
     let (done, ended, _) = run(&[&["end", "up/and away"], &with_token[..]].concat());
     assert!(done && ended.contains("has ended"), "{ended}");
     let (done, _, said) = run(&show);
-    assert!(!done && said.contains("no such call"), "{said}");
+    assert!(!done && said.contains("does not exist"), "{said}");
     let (done, _, said) = run(&["list"]);
     assert!(!done && said.contains("--token-file"), "{said}");
     drop(relay);

@@ -108,7 +108,7 @@ fn start_reload_and_stop_are_reported() {
     service.running.signal(Signal::SIGTERM);
     let told = service.told();
     assert_eq!(told[0], "STOPPING=1");
-    assert_eq!(status(&told), "ends, after SIGTERM");
+    assert_eq!(status(&told), "the process ends, after SIGTERM");
     assert!(service.running.child.wait().expect("ends").success());
 }
 

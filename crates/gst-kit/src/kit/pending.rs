@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 /// A future that completes when the element accepts more, or with the error for the pusher.
 pub type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
 
-/// What a source does while a future is pending.
+/// The behaviour of a source while a future is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// It stops, because the waiting element accepts no more.
@@ -281,7 +281,10 @@ mod tests {
         assert!(pending.holds());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(pending.poll(&mut cx).is_pending());
-        assert!(!pending.holds(), "what held the source has completed");
+        assert!(
+            !pending.holds(),
+            "the future that held the source has completed"
+        );
         pending.fail(gst::FlowError::Error);
         assert!(pending.holds());
     }

@@ -169,7 +169,7 @@ fn errors_are_reported_before_the_first_data() {
         ),
         (
             "awss3sink uri=s3://eu-west-1/bucket/k?version=1".to_owned(),
-            "a version cannot be written",
+            "a version of an object cannot be written",
         ),
         (with("key=../a"), "key=../a: .. leads out"),
         (with("key=a/{what}"), "key=a/{what}: {what} is not known"),

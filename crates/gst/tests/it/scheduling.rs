@@ -59,7 +59,7 @@ fn invalid_setting_is_refused_with_name_value_and_range() {
     for element in ELEMENTS {
         for (value, parts) in [
             ("0,x", ["'0,x'", "0,2-3"]),
-            ("1023", ["affinity 1023", "allowed: 0"]),
+            ("1023", ["affinity 1023", "expected CPUs of 0"]),
         ] {
             for name in [String::new(), format!("context={}", context())] {
                 let line = format!("{element} {name} {property}={value}");

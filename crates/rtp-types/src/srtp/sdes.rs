@@ -99,7 +99,7 @@ impl Crypto {
     pub fn parse(value: &str) -> Result<Crypto, CryptoError> {
         let mut words = value.split([' ', '\t']).filter(|word| !word.is_empty());
         let mut next = |missing| words.next().ok_or(CryptoError::Incomplete { missing });
-        let (tag, suite, keys) = (next("a tag")?, next("a suite")?, next("a key")?);
+        let (tag, suite, keys) = (next("tag")?, next("suite")?, next("key")?);
         let tag = number(tag, 9).ok_or_else(|| CryptoError::Tag {
             value: excerpt(tag),
         })?;

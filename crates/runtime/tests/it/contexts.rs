@@ -329,7 +329,7 @@ fn missing_cpus_are_refused_and_the_allowed_ones_named() {
         let refused = Context::acquire(&unique_name(), scheduled(&asked, 0)).unwrap_err();
         let text = refused.to_string();
         assert!(text.contains(&asked), "{text}");
-        assert!(text.contains(&format!("allowed: {all}")), "{text}");
+        assert!(text.contains(&format!("expected CPUs of {all}")), "{text}");
         let StartError::Affinity(cpus) = refused else {
             panic!("{text}");
         };
@@ -419,7 +419,7 @@ fn a_different_priority_or_affinity_conflicts_unless_it_is_unset() {
     let conflict = context.conflict(scheduled("999", 3)).expect("another");
     let text = conflict.to_string();
     for part in [
-        format!("on CPU {cpu};"),
+        format!("on CPU {cpu},"),
         "on CPU 999 with priority 3".into(),
     ] {
         assert!(text.contains(&part), "{part} is not in: {text}");
