@@ -43,7 +43,7 @@ fn missing_words_are_listed_on_the_page() {
     let (_, list) = page.split_once("## Not supported").expect("the list");
     let (list, _) = list.split_once("\n## ").expect("the next section");
     let (refused, warned) = list
-        .split_once("| missing part | words with a warning |")
+        .split_once("| missing part | words that cause a warning |")
         .expect("both lists");
     for word in WORDS {
         let name = match word.place {
