@@ -142,6 +142,7 @@ impl AudioSession {
     #[must_use]
     pub fn publish_to(mut self, snapshot: SharedSnapshot, pace: Pace) -> AudioSession {
         self.listeners = SessionListeners::new(snapshot.listeners().clone());
+        self.session.record_quality(LegId::A);
         self.portion_samples = TAPPED_SAMPLES_MIN;
         self.publishing = Some(Box::new(Publishing::new(snapshot, pace)));
         self

@@ -1,6 +1,7 @@
 //! The snapshot that a session publishes, on the session's thread.
 
 use threadbare_rtp::call::{LegId, Session};
+use threadbare_rtp::quality::Quality;
 
 use crate::loudness::LineMeter;
 use crate::snapshot::{LineSnapshot, ListenerView, Pace, SenderView, SharedSnapshot};
@@ -14,6 +15,30 @@ pub(crate) struct Publishing {
     next_ns: u64,
     /// Time of the next reading of slow values.
     next_whole_ns: u64,
+    scores: Scores,
+}
+
+/// The mean opinion scores of a leg, one for each of our RTCP reports.
+#[derive(Debug, Default)]
+struct Scores {
+    /// Sum and number of the scores so far.
+    sum: (f64, u64),
+    /// Mean of the scores since the previous reading with new scores.
+    latest: Option<f64>,
+}
+
+impl Scores {
+    fn read(&mut self, quality: Option<&Quality>) -> Option<f64> {
+        if let Some(mos) = quality.and_then(|quality| quality.mos) {
+            let sum = (mos.average * mos.samples as f64, mos.samples);
+            let new = sum.1.saturating_sub(self.sum.1);
+            if new > 0 {
+                self.latest = Some((sum.0 - self.sum.0) / new as f64);
+                self.sum = sum;
+            }
+        }
+        self.latest
+    }
 }
 
 impl Publishing {
@@ -23,6 +48,7 @@ impl Publishing {
             pace,
             next_ns: 0,
             next_whole_ns: 0,
+            scores: Scores::default(),
         }
     }
 
@@ -77,6 +103,7 @@ impl Publishing {
             jitter_ns: source.jitter.jitter_ns,
             held_packets: source.jitter.held_packets,
             latency_ns: source.jitter.latency_ns,
+            mos: self.scores.read(source.quality.as_ref()),
             round_trip_ns: source.session.rtt_ns,
             source: source.source,
             payload: from.heard_payload(),

@@ -85,6 +85,9 @@ pub struct LineSnapshot {
     pub held_packets: u32,
     /// Delay of the jitter buffer, ns.
     pub latency_ns: u64,
+    /// Mean opinion score (ITU-T G.107) of the audio since the last but one of our RTCP reports, 1 to 4.5; `None`: without RTCP, or no
+    /// report was due yet.
+    pub mos: Option<f64>,
     /// Round trip by RTCP, ns.
     pub round_trip_ns: Option<u64>,
     /// The sending party's address and SSRC.

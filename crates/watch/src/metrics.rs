@@ -97,7 +97,7 @@ type Gauge = (&'static str, &'static str, fn(&Track) -> Option<f64>);
 type Counter = (&'static str, &'static str, fn(&Track) -> u64);
 
 /// The gauges of a stream. Silence has no loudness, so a loudness series is absent during silence.
-const GAUGES: [Gauge; 10] = [
+const GAUGES: [Gauge; 11] = [
     (
         "stream_up",
         "1 if the stream has packets from its sender or a fallback; 0 if no packets arrive, or the stream has failed",
@@ -142,6 +142,11 @@ const GAUGES: [Gauge; 10] = [
         "stream_jitter_seconds",
         "Interarrival jitter (RFC 3550)",
         |track| Some(track.snapshot.jitter_ns as f64 / 1e9),
+    ),
+    (
+        "stream_mos",
+        "Mean opinion score of the last audio (ITU-T G.107), 1 to 4.5",
+        |track| track.snapshot.mos,
     ),
     (
         "stream_clock_skew_seconds",

@@ -70,6 +70,8 @@ mod service_manager;
 #[cfg(feature = "gstreamer")]
 mod srtp_streams;
 #[cfg(feature = "gstreamer")]
+mod stream_quality;
+#[cfg(feature = "gstreamer")]
 mod streams;
 #[cfg(feature = "gstreamer")]
 mod tones;

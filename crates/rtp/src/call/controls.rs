@@ -152,6 +152,15 @@ impl Session {
         self.legs[leg.into().index()].set_authenticated(is_authenticated);
     }
 
+    /// Records the quality of a leg's media from now on: [`LegStats::quality`](crate::leg::LegStats::quality). Calls record it by
+    /// default.
+    ///
+    /// # Panics
+    /// Panics if the session has no such leg.
+    pub fn record_quality(&mut self, leg: impl Into<LegId>) {
+        self.legs[leg.into().index()].record_quality();
+    }
+
     /// Changes the payload types that this party sends and accepts; numbers and timestamps continue.
     pub fn set_payloads(
         &mut self,

@@ -55,6 +55,9 @@ pub(super) struct StreamNow {
     concealed_ms: u64,
     /// Interarrival jitter (RFC 3550, A.8).
     jitter_ms: f64,
+    /// Mean opinion score of the audio since the last RTCP report (ITU-T G.107), 1 to 4.5. Absent: without RTCP, or before the first report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mos: Option<f64>,
     /// Packets in the jitter buffer.
     packets_held: u32,
     /// Delay of the jitter buffer.
@@ -241,6 +244,7 @@ impl StreamNow {
             loss_percent: f64::from(tile.lost_permille) / 10.0,
             concealed_ms: snapshot.concealed_ns / NS_PER_MS as f64 as u64,
             jitter_ms: ms(snapshot.jitter_ns),
+            mos: snapshot.mos.map(|mos| (mos * 100.0).round() / 100.0),
             packets_held: snapshot.held_packets,
             latency_ms: ms(snapshot.latency_ns),
             skew_ms: tenths(snapshot.skew_ns as f64 / NS_PER_MS as f64),

@@ -153,6 +153,7 @@ export class StreamPanel {
       "packets": `${now.packets}, ${now.packets_lost} lost, ${now.packets_late} late, ${now.packets_refused} refused`,
       "loss of the last 10 s": number(now.loss_percent, "%"),
       "concealed": `${now.concealed_ms} ms`,
+      "MOS": now.mos === undefined ? "" : now.mos.toFixed(2),
       "jitter": number(now.jitter_ms, "ms"),
       "jitter buffer": `${now.packets_held} packets, ${number(now.latency_ms, "ms")}`,
       "offset of the sender's clock": number(now.skew_ms, "ms"),
