@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{
-    CallState, Channel, LegId, LineState, Session, SessionEvent, SessionStats, Side,
+    CallState, Channel, Clip, LegId, LineState, PlayError, Session, SessionEvent, SessionStats,
+    Side,
 };
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
@@ -146,6 +147,22 @@ impl AudioSession {
         self.portion_samples = TAPPED_SAMPLES_MIN;
         self.publishing = Some(Box::new(Publishing::new(snapshot, pace)));
         self
+    }
+
+    /// Plays a clip to the receiver of a stream, instead of the sender's audio. A clip that is being played ends.
+    ///
+    /// # Errors
+    /// The stream sends nothing, or audio that cannot be encoded, or the clip's rate or channels are not supported.
+    pub fn play(&mut self, now_ns: u64, clip: Clip) -> Result<(), PlayError> {
+        let to = self.session.target().ok_or(PlayError::NoFormat)?;
+        self.session.play(now_ns, to, clip)
+    }
+
+    /// Stops the clip that is being played to the receiver of a stream.
+    pub fn stop_play(&mut self) {
+        if let Some(to) = self.session.target() {
+            self.session.stop_play(to);
+        }
     }
 
     /// Receives without sending until [`go_on`](Self::go_on).

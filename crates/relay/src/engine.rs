@@ -276,8 +276,10 @@ impl<C: Call> Engine<C> {
         seat.order(Order::Create { at, slot, legs })
             .map_err(|Closed| CreateError::Closed)?;
         Ok(CallHandle {
-            seat: seat.clone(),
-            at,
+            commander: Commander {
+                seat: seat.clone(),
+                at,
+            },
             life,
             is_removed: false,
         })
@@ -477,13 +479,35 @@ impl<C: Call> Seat<C> {
 
 /// A handle of a call, for any thread. Dropping it removes the call; see [`remove`](CallHandle::remove) to wait for that.
 pub struct CallHandle<C: Call> {
-    seat: Arc<Seat<C>>,
-    at: CallRef,
+    commander: Commander<C>,
     life: Arc<Life>,
     is_removed: bool,
 }
 
-impl<C: Call> CallHandle<C> {
+/// Sends commands to a call, from any thread. It does not keep the call: only the [`CallHandle`] does.
+pub struct Commander<C: Call> {
+    seat: Arc<Seat<C>>,
+    at: CallRef,
+}
+
+impl<C: Call> Clone for Commander<C> {
+    fn clone(&self) -> Commander<C> {
+        Commander {
+            seat: self.seat.clone(),
+            at: self.at,
+        }
+    }
+}
+
+impl<C: Call> fmt::Debug for Commander<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Commander")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C: Call> Commander<C> {
     /// Runs `f` with the call on its thread: at once (interrupting a sleep between slices), or at the next slice with
     /// [`Settings::orders_wait`]. The call's output and timer are handled afterwards. Commands of one thread run in order. If the
     /// call has ended, `f` is dropped.
@@ -505,21 +529,6 @@ impl<C: Call> CallHandle<C> {
         self.ask(|slot, now_ns| f(&mut slot.call, now_ns))
     }
 
-    /// Sets the type of service of the call's datagrams: see [`LegPorts::set_tos`]. Can be called on any thread.
-    ///
-    /// # Errors
-    /// Fails if the engine has ended.
-    pub fn set_tos(&self, tos: u8) -> Result<(), Gone> {
-        let at = self.at;
-        let order = Order::SetTos { at, tos };
-        self.seat.order(order).map_err(|Closed| Gone)
-    }
-
-    /// The counters of the call.
-    pub fn stats(&self) -> Reply<CallStats> {
-        self.ask(|slot, _| slot.stats)
-    }
-
     fn ask<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut Slot<C>, u64) -> R + Send + 'static,
@@ -539,6 +548,45 @@ impl<C: Call> CallHandle<C> {
         let order = Order::Command { at, run };
         self.seat.order_when(order, when).map_err(|Closed| Gone)
     }
+}
+
+impl<C: Call> CallHandle<C> {
+    /// Returns a sender of commands that does not keep the call.
+    #[must_use]
+    pub fn commander(&self) -> Commander<C> {
+        self.commander.clone()
+    }
+
+    /// Runs `f` with the call on its thread: see [`Commander::command`].
+    ///
+    /// # Errors
+    /// Fails if the engine has ended.
+    pub fn command(&self, f: impl FnOnce(&mut C, u64) + Send + 'static) -> Result<(), Gone> {
+        self.commander.command(f)
+    }
+
+    /// Runs `f` with the call at once, and returns its result: see [`Commander::with`].
+    pub fn with<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut C, u64) -> R + Send + 'static,
+    ) -> Reply<R> {
+        self.commander.with(f)
+    }
+
+    /// Sets the type of service of the call's datagrams: see [`LegPorts::set_tos`]. Can be called on any thread.
+    ///
+    /// # Errors
+    /// Fails if the engine has ended.
+    pub fn set_tos(&self, tos: u8) -> Result<(), Gone> {
+        let at = self.commander.at;
+        let order = Order::SetTos { at, tos };
+        self.commander.seat.order(order).map_err(|Closed| Gone)
+    }
+
+    /// The counters of the call.
+    pub fn stats(&self) -> Reply<CallStats> {
+        self.commander.ask(|slot, _| slot.stats)
+    }
 
     /// The state of the call.
     #[must_use]
@@ -549,20 +597,20 @@ impl<C: Call> CallHandle<C> {
     /// The thread that runs the call.
     #[must_use]
     pub fn shard(&self) -> &Shard {
-        &self.seat.shard
+        &self.commander.seat.shard
     }
 
     /// Removes the call, waits for the removal, and closes its ports on this thread. Returns the call, unless it was removed
     /// already. On a context's thread it does not wait, and returns nothing.
     pub fn remove(mut self) -> Option<C> {
         self.is_removed = true;
-        let (sender, reply) = Reply::new(&self.seat.shard);
+        let (sender, reply) = Reply::new(&self.commander.seat.shard);
         let wait = threadbare_runtime::current_shard_id().is_none();
         let order = Order::Remove {
-            at: self.at,
+            at: self.commander.at,
             reply: wait.then_some(sender),
         };
-        self.seat.order_when(order, When::AtOnce).ok()?;
+        self.commander.seat.order_when(order, When::AtOnce).ok()?;
         if !wait {
             return None;
         }
@@ -575,9 +623,9 @@ impl<C: Call> CallHandle<C> {
 impl<C: Call> Drop for CallHandle<C> {
     fn drop(&mut self) {
         if !self.is_removed {
-            let (at, reply) = (self.at, None);
+            let (at, reply) = (self.commander.at, None);
             // If the engine has ended, so has the call.
-            let _ = self.seat.order(Order::Remove { at, reply });
+            let _ = self.commander.seat.order(Order::Remove { at, reply });
         }
     }
 }
@@ -585,7 +633,7 @@ impl<C: Call> Drop for CallHandle<C> {
 impl<C: Call> fmt::Debug for CallHandle<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallHandle")
-            .field("at", &self.at)
+            .field("at", &self.commander.at)
             .field("state", &self.state())
             .finish_non_exhaustive()
     }

@@ -91,7 +91,7 @@ pub use self::audio::{AudioSession, AudioStats, EventHandler, MediaCallState};
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::copies::PacketListener;
 pub use self::diverted::{Diverted, LATE_PACKET_BYTES_MAX};
-pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
+pub use self::engine::{CallHandle, Commander, CreateError, Engine, EngineError, Settings};
 pub use self::fence::Fence;
 pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Traffic};
 pub use self::gather::Gathering;

@@ -501,6 +501,7 @@ impl Gateway {
                     line.go_on(state);
                     place.start = Start::At(None);
                 }
+                self.directory.set_session(number, line.commander());
                 stream.runs(Running::Line(line));
                 self.directory.set_stopped(number, None);
                 self.record(number);
@@ -585,6 +586,7 @@ impl Gateway {
             return;
         };
         stream.stop();
+        self.directory.set_session(number, None);
         self.directory.set_stopped(number, Some(reason));
         let now = Instant::now();
         let wait = stream.backoff.note_failure(now);
@@ -623,6 +625,7 @@ fn watched(spec: &StreamSpec) -> Watched {
         way: way(spec).into(),
         stopped: Some("the stream is about to start".into()),
         snapshot: SharedSnapshot::default(),
+        session: None,
     }
 }
 

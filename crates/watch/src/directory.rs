@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use threadbare_relay::{Pace, SharedSnapshot};
+use threadbare_relay::{AudioSession, Commander, Pace, SharedSnapshot};
 
 use super::PERIOD_SLOW;
 
@@ -39,6 +39,8 @@ pub struct Watched {
     pub stopped: Option<Arc<str>>,
     /// The snapshot that the stream updates.
     pub snapshot: SharedSnapshot,
+    /// Sends commands to the running stream; `None`: it does not run, or is a pipeline.
+    pub session: Option<Commander<AudioSession>>,
 }
 
 /// Source and destination of a stream, as in the configuration file.
@@ -104,6 +106,15 @@ impl Directory {
     pub fn set_stopped(&self, number: usize, reason: Option<&str>) {
         if let Some(watched) = self.lock().streams.get_mut(&number) {
             watched.stopped = reason.map(Arc::from);
+        }
+    }
+
+    /// Sets the sender of commands to a running stream. `None`: the stream does not run.
+    pub fn set_session(&self, number: usize, session: Option<Commander<AudioSession>>) {
+        let mut inner = self.lock();
+        if let Some(watched) = inner.streams.get_mut(&number) {
+            watched.session = session;
+            inner.generation += 1;
         }
     }
 

@@ -424,6 +424,7 @@ mod tests {
             }),
             stopped: None,
             snapshot: SharedSnapshot::default(),
+            session: None,
         };
         let streams = [
             watched("morning", &[6 * 60, 22 * 60]),

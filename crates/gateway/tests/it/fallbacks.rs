@@ -5,14 +5,16 @@
 
 use std::f64::consts::TAU;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::common::http::Relay;
 use crate::common::{LIMIT, Received, Running, free_port, receive, socket};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use threadbare_rtp::g711;
 
 /// Frequency of the main sender. The frequencies of the tests are not multiples of each other.
@@ -147,6 +149,24 @@ fn statistics(running: &mut Running) -> Value {
     running.wait_for("statistics")
 }
 
+/// Writes a WAV file of this many seconds of [`FILE_HZ`].
+fn write_tone(file: &Path, seconds: u32) {
+    let wav = hound::WavSpec {
+        channels: 2,
+        sample_rate: 44_100,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut writer = hound::WavWriter::create(file, wav).expect("a file");
+    for n in 0..seconds * 44_100 {
+        let sample = 8192.0 * (TAU * FILE_HZ * f64::from(n) / 44_100.0).sin();
+        for _ in 0..2 {
+            writer.write_sample(sample as i16).expect("written");
+        }
+    }
+    writer.finalize().expect("written");
+}
+
 /// The inputs are the sender, another sender with another codec, and a file. The stream uses them in turn, and returns to the
 /// first one. Log and statistics name the active input.
 #[test]
@@ -154,20 +174,7 @@ fn the_best_input_is_sent_and_named_in_the_log() {
     let (main, other, mut far_end) = (address(), address(), FarEnd::new());
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("please-wait.wav");
-    let wav = hound::WavSpec {
-        channels: 2,
-        sample_rate: 44_100,
-        bits_per_sample: 16,
-        sample_format: hound::SampleFormat::Int,
-    };
-    let mut writer = hound::WavWriter::create(&file, wav).expect("a file");
-    for n in 0..44_100 {
-        let sample = 8192.0 * (TAU * FILE_HZ * f64::from(n) / 44_100.0).sin();
-        for _ in 0..2 {
-            writer.write_sample(sample as i16).expect("written");
-        }
-    }
-    writer.finalize().expect("written");
+    write_tone(&file, 1);
     let config = format!(
         "[contexts]\nwait = 10\n[[stream]]\nname = \"a\"\nlisten = \"{main}\"\ndestination = \"{}\"\n\
          codec = \"PCMU\"\n\
@@ -237,6 +244,56 @@ fn the_best_input_is_sent_and_named_in_the_log() {
     assert!(far_end.wait_for(FILE_HZ));
     running.signal(Signal::SIGTERM);
     running.wait_for("stopped");
+}
+
+/// A file replaces the sender's audio in a running stream, and then the sender is heard again: one RTP stream, without a gap in its
+/// numbers.
+#[test]
+fn a_file_is_played_into_a_running_stream() {
+    let [converted, unchanged] = [address(), address()];
+    let mut far_end = FarEnd::new();
+    let directory = tempfile::tempdir().expect("a directory");
+    let (short, long) = (
+        directory.path().join("short.wav"),
+        directory.path().join("long.wav"),
+    );
+    write_tone(&short, 2);
+    write_tone(&long, 60);
+    let config = format!(
+        "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n\
+         [interfaces.default]\naddress = \"127.0.0.1\"\nports = \"20000-59999\"\n\
+         [[stream]]\nname = \"a\"\nlisten = \"{converted}\"\ndestination = \"{}\"\n\
+         codec = \"PCMA\"\ncodec-out = \"PCMU\"\n\
+         [[stream]]\nname = \"unchanged\"\nlisten = \"{unchanged}\"\ndestination = \"127.0.0.1:9\"\ncodec = \"PCMU\"\n",
+        far_end.address(),
+    );
+    let (running, _directory) = Running::start(&config, &[]);
+    let relay = Relay::of(running);
+    let _talker = Talker::start(converted, 8, MAIN_HZ);
+    far_end.wait_for(MAIN_HZ);
+    let play = |name: &str, file: &Path, times: u32| {
+        let body = json!({"file": file.display().to_string(), "times": times});
+        relay.post(&format!("/v1/streams/{name}/play"), &body)
+    };
+    // The list of the page may not show the running stream yet.
+    crate::common::wait_until(|| play("a", &short, 1).status == 204);
+    far_end.wait_for(FILE_HZ);
+    far_end.wait_for(MAIN_HZ);
+    assert_eq!(play("a", &long, 1000).status, 204);
+    far_end.wait_for(FILE_HZ);
+    let stopped = relay.post("/v1/streams/a/play/stop", &json!({}));
+    assert_eq!(stopped.status, 204, "{}", stopped.text());
+    far_end.wait_for(MAIN_HZ);
+    for (name, file, times, status, says) in [
+        ("nobody", &short, 1, 404, "nobody"),
+        ("a", &directory.path().join("none.wav"), 1, 400, "none.wav"),
+        ("a", &short, 0, 400, "a number from 1"),
+        ("unchanged", &short, 1, 409, "forwards packets unchanged"),
+    ] {
+        let refused = play(name, file, times).problem(status);
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
+    far_end.wait_for(MAIN_HZ);
 }
 
 /// Metering and loudness adjustment apply to the outgoing audio.

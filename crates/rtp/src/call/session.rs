@@ -295,6 +295,13 @@ impl Session {
         &self.legs[leg.into().index()]
     }
 
+    /// The leg that sends the first leg's media; `None`: they only go to listeners.
+    #[must_use]
+    pub fn target(&self) -> Option<LegId> {
+        let flow = self.flows.first();
+        (!flow.is_silent).then_some(LegId(flow.to as u8))
+    }
+
     /// The leg that sends the media of this leg.
     #[must_use]
     pub fn receiver_of(&self, leg: impl Into<LegId>) -> &Leg {

@@ -26,6 +26,7 @@ mod reload;
 mod requests;
 mod routes;
 mod server;
+mod stream_play;
 mod streams;
 mod wall;
 mod way;

@@ -18,7 +18,7 @@ use super::guard::Guard;
 use super::problem::Problem;
 use super::{
     actions, alarms, calls, cluster, contexts, drain, events, guard, health, listen, make, metrics,
-    ng, page, pass, recordings, reload, streams, wall, way,
+    ng, page, pass, recordings, reload, stream_play, streams, wall, way,
 };
 
 /// The head of the OpenAPI description.
@@ -101,6 +101,8 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(reload::reload))
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::acknowledge))
+        .routes(routes!(stream_play::play))
+        .routes(routes!(stream_play::stop_play))
         .routes(routes!(streams::reset_loudness))
         .routes(routes!(streams::list))
         .routes(routes!(way::show, recordings::change_stream))

@@ -8,8 +8,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use threadbare_relay::{
-    AudioSession, CallHandle, CreateError, Engine, EngineError, Fence, LegPorts, Pace, Settings,
-    SharedSnapshot, SocketError, Unreachable,
+    AudioSession, CallHandle, Commander, CreateError, Engine, EngineError, Fence, LegPorts, Pace,
+    Settings, SharedSnapshot, SocketError, Unreachable,
 };
 use threadbare_rtp::call::{LegId, LineState, Session, SessionConfig, SessionError, SessionEvent};
 use threadbare_rtp::fallback::Switch;
@@ -328,6 +328,11 @@ impl RunningLine {
                 .filter(|_| !spec.fallbacks.is_empty()),
             ..stats
         })
+    }
+
+    /// Returns a sender of commands to the stream. `None`: the stream is gone.
+    pub fn commander(&self) -> Option<Commander<AudioSession>> {
+        self.handle.as_ref().map(CallHandle::commander)
     }
 
     /// Makes the stream send all received audio, and then the BYEs.
