@@ -190,19 +190,13 @@ impl Checker<'_> {
         let Some(record) = &spec.record else { return };
         let key = either!(raw, defaults, record);
         let place = key.map_or(0..0, Spanned::span);
-        if spec.codec_in == CodecIn::Auto && spec.is_passthrough() {
+        let is_audio = record.format != RecordingFormat::Pcap;
+        if is_audio && spec.codec_in == CodecIn::Auto && spec.is_passthrough() {
             let message = format!(
                 "`record` cannot be combined with `codec = \"auto\"`: stream \"{}\" is forwarded without decoding",
                 spec.name
             );
-            let help = "name the `codec`; or set `record = false` for this stream";
-            self.problems.add(message, help, &[(place, "this value")]);
-        } else if record.format == RecordingFormat::Pcap {
-            let message = format!(
-                "`format` of `record` cannot be \"pcap\" for stream \"{}\"",
-                spec.name
-            );
-            let help = "allowed for a stream: \"wav\", \"wav-g711\", \"mka\", \"mka-g711\"; \"pcap\" is for calls";
+            let help = "name the `codec`; or record packets with `format = \"pcap\"`; or set `record = false` for this stream";
             self.problems.add(message, help, &[(place, "this value")]);
         }
     }

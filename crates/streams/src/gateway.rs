@@ -23,9 +23,11 @@ use crate::lines::{
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::stats::StreamStats;
 use threadbare_config::codec::{Codec, CodecIn};
-use threadbare_config::{Config, Contexts, Destination, Restart, Rtcp, StreamSpec};
+use threadbare_config::{
+    Config, Contexts, Destination, RecordingFormat, Restart, Rtcp, StreamSpec,
+};
 use threadbare_recording::{
-    Coding, NewRecording, Recorder, RecordingId, RootError, Source, Subject,
+    Coding, NewRecording, PacketRecorder, Recorder, RecordingId, RootError, Source, Subject, WayEnd,
 };
 use threadbare_watch::{Directory, Watched, Way};
 
@@ -112,6 +114,8 @@ struct Stream {
 struct Recorded {
     recorder: Recorder,
     id: RecordingId,
+    /// Gets the stream's packets, if these are recorded instead of audio.
+    packets: Option<PacketRecorder>,
 }
 
 impl Drop for Recorded {
@@ -526,31 +530,35 @@ impl Gateway {
             return tracing::error!(stream, %error, "cannot record the stream");
         }
         if stream.recording.is_none() {
-            let format = recorded_format(&stream.spec);
-            let (rate_hz, channels) = (format.sample_rate_hz, format.channels);
-            let snapshot = self.directory.snapshot(number);
-            let second = rate_hz as usize * usize::from(channels);
-            let second = second * recorded_sample_bytes(&stream.spec) + PORTIONS_PER_S * HEAD_BYTES;
-            let room = RECORDED_S_MAX * second;
-            let (id, _) = self.recorder.start(NewRecording {
+            let source = if spec.format == RecordingFormat::Pcap {
+                Source::Packets {
+                    local: [stream.spec.listen; 2],
+                    end: WayEnd::default(),
+                }
+            } else {
+                audio_source(&stream.spec, &self.directory.snapshot(number))
+            };
+            let (id, packets) = self.recorder.start(NewRecording {
                 of: Subject::Stream(stream.spec.name.as_str().into()),
                 spec: spec.into(),
-                source: Source::Audio {
-                    listening: snapshot.listen_with_room(room),
-                    rate_hz,
-                    sides: 1,
-                    channels,
-                    law: match format.encoding {
-                        Encoding::Pcma => Coding::ALaw,
-                        _ => Coding::ULaw,
-                    },
-                },
+                source,
                 side: None,
                 metadata: None,
                 is_lasting: true,
             });
-            let recorder = self.recorder.clone();
-            stream.recording = Some(Recorded { recorder, id });
+            stream.recording = Some(Recorded {
+                recorder: self.recorder.clone(),
+                id,
+                packets,
+            });
+        }
+        // A recording of packets continues when its stream is started again.
+        let recorded = stream.recording.as_ref();
+        if let (Running::Line(line), Some(packets)) = (
+            &stream.running,
+            recorded.and_then(|recorded| recorded.packets.clone()),
+        ) {
+            line.record_packets(packets);
         }
     }
 
@@ -626,6 +634,24 @@ fn watched(spec: &StreamSpec) -> Watched {
         stopped: Some("the stream is about to start".into()),
         snapshot: SharedSnapshot::default(),
         session: None,
+    }
+}
+
+/// Returns the source of a recording of a stream's audio.
+fn audio_source(spec: &StreamSpec, snapshot: &SharedSnapshot) -> Source {
+    let format = recorded_format(spec);
+    let (rate_hz, channels) = (format.sample_rate_hz, format.channels);
+    let second = rate_hz as usize * usize::from(channels);
+    let second = second * recorded_sample_bytes(spec) + PORTIONS_PER_S * HEAD_BYTES;
+    Source::Audio {
+        listening: snapshot.listen_with_room(RECORDED_S_MAX * second),
+        rate_hz,
+        sides: 1,
+        channels,
+        law: match format.encoding {
+            Encoding::Pcma => Coding::ALaw,
+            _ => Coding::ULaw,
+        },
     }
 }
 

@@ -905,11 +905,6 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
         lines: &[5],
     },
     Refused {
-        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", format = \"pcap\" }",
-        says: &["\"pcap\" for stream \"a\"", "\"pcap\" is for calls"],
-        lines: &[5],
-    },
-    Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", rotate = \"5\" }",
         says: &["`rotate` cannot be \"5\"", "64kB to 4GB"],
         lines: &[5],

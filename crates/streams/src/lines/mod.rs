@@ -7,11 +7,14 @@ use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use threadbare_recording::PacketRecorder;
 use threadbare_relay::{
     AudioSession, CallHandle, Commander, CreateError, Engine, EngineError, Fence, LegPorts, Pace,
     Settings, SharedSnapshot, SocketError, Unreachable,
 };
-use threadbare_rtp::call::{LegId, LineState, Session, SessionConfig, SessionError, SessionEvent};
+use threadbare_rtp::call::{
+    LegId, LineState, Session, SessionConfig, SessionError, SessionEvent, Side,
+};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
@@ -328,6 +331,20 @@ impl RunningLine {
                 .filter(|_| !spec.fallbacks.is_empty()),
             ..stats
         })
+    }
+
+    /// Passes the packets of the stream's own sender, decrypted, to a recording.
+    pub fn record_packets(&self, packets: PacketRecorder) {
+        let listener = move |at_ns, side, from, packet: &[u8]| {
+            // Packets of fallbacks arrive at other ports.
+            if side == Side::A {
+                packets.record_packet(at_ns, side, from, packet);
+            }
+        };
+        if let Some(handle) = &self.handle {
+            // This fails if the stream is gone, which it has reported.
+            let _ = handle.command(|line, _| line.set_packet_listener(Some(Box::new(listener))));
+        }
     }
 
     /// Returns a sender of commands to the stream. `None`: the stream is gone.
