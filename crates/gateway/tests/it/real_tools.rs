@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use crate::common::{Running, free_port, knock, rtp, socket};
 use nix::sys::signal::Signal;
 use rtp_types::RtpPacket;
-use threadbare_rtp::srtp::{Crypto, MasterKey, Suite};
+use threadbare_rtp::srtp::{Crypto, MasterKey, RTP_TRAILER_BYTES_MAX, Sender, Suite};
 
 /// A codec with its names in the gateway, in ffmpeg and in SDP.
 struct Codec {
@@ -117,6 +117,86 @@ fn tshark_reads_clean_rtp() {
             !stream.trim_end().ends_with('X'),
             "tshark sees a problem in\n{said}"
         );
+    }
+}
+
+/// The recording has the packets as they were before their encryption, whether the stream converts them or forwards them unchanged.
+#[test]
+fn tshark_reads_the_recorded_packets_of_streams() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let random = std::array::from_fn(|at| 7 * at as u8);
+    let key = MasterKey::from_random(Suite::AeadAes128Gcm, &random);
+    let crypto = Crypto {
+        tag: 1,
+        key: key.clone(),
+        lifetime_packets: None,
+    };
+    let key_file = folder.path().join("key");
+    let value = crypto.to_value();
+    std::fs::write(&key_file, value.strip_prefix("1 ").expect("the tag")).expect("written");
+    let (mut config, mut streams) = (String::new(), Vec::new());
+    for (name, keys) in [
+        (
+            "converted",
+            "codec = \"PCMU\"\ncodec-out = \"PCMA\"\n".to_owned(),
+        ),
+        (
+            "decrypted",
+            format!(
+                "codec = \"auto\"\nsrtp-in-key-file = \"{}\"\n",
+                key_file.display()
+            ),
+        ),
+    ] {
+        let (listen, to) = (SocketAddr::from(([127, 0, 0, 1], free_port())), socket());
+        let pcap = folder.path().join(format!("{name}.pcap"));
+        config += &format!(
+            "[[stream]]\nname = \"{name}\"\nlisten = \"{listen}\"\ndestination = \"{}\"\n{keys}\
+             record = {{ to = \"{}\" }}\n",
+            to.local_addr().expect("bound"),
+            pcap.display()
+        );
+        streams.push((listen, to, pcap));
+    }
+    let (mut running, _folder) = Running::start(&config, &[]);
+    running.wait_for("running");
+    let (from, mut sender) = (socket(), Sender::new(&key));
+    let payload = |number: u16| [number as u8 ^ 0x5a; 160];
+    for number in 1..=50 {
+        let packet = rtp(0, number, &payload(number));
+        let mut buffer = packet.clone();
+        buffer.resize(packet.len() + RTP_TRAILER_BYTES_MAX, 0);
+        let bytes = sender.protect_rtp(&mut buffer, packet.len());
+        buffer.truncate(bytes.expect("protected"));
+        for ((listen, to, _), packet) in streams.iter().zip([&packet, &buffer]) {
+            from.send_to(packet, listen).expect("sent");
+            // It has passed the recording.
+            to.recv(&mut [0; 2048]).expect("a packet in time");
+        }
+    }
+    running.signal(Signal::SIGTERM);
+    running.wait_for("stopped");
+    for (listen, _, pcap) in &streams {
+        let port = format!("udp.port=={},rtp", listen.port());
+        let fields = [
+            "-T",
+            "fields",
+            "-e",
+            "udp.srcport",
+            "-e",
+            "udp.dstport",
+            "-e",
+            "rtp.seq",
+            "-e",
+            "rtp.payload",
+        ];
+        let said = tshark(pcap, &[&["-d", port.as_str()], &fields[..]].concat());
+        let source = from.local_addr().expect("bound").port();
+        let lines = (1..=50).map(|number| {
+            let bytes = payload(number).map(|byte| format!("{byte:02x}")).concat();
+            format!("{source}\t{}\t{number}\t{bytes}\n", listen.port())
+        });
+        assert_eq!(said.replace(':', ""), lines.collect::<String>());
     }
 }
 
