@@ -213,6 +213,9 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
             .latency_ms
             .map(|latency_ms| ("latency", number(latency_ms))),
     );
+    if serving.meter {
+        calls.push(("meter", true.into()));
+    }
     calls.extend(media(&serving.media).map(|value| ("media", value)));
     if let Some(xdp) = &serving.xdp {
         calls.push(("xdp", Value::from(xdp.devices.clone())));

@@ -222,6 +222,7 @@ table!(#[derive(Default)] RawCalls {
     optional {
         threads: i64,
         latency: i64,
+        meter: bool,
         recording_dir: String,
         recording_format: String,
         /// A file, or `false`.

@@ -37,6 +37,8 @@ pub struct Serving {
     /// Delay of the jitter buffers, ms. `None`: [`LATENCY_MS_DEFAULT`](Serving::LATENCY_MS_DEFAULT) for transcoded audio, and
     /// no delay for packets that pass unchanged.
     pub latency_ms: Option<u32>,
+    /// Measure the loudness of each party.
+    pub meter: bool,
     /// Rules for media destinations, in addition to the fixed ones.
     pub media: MediaRules,
     /// Devices on which packets bypass the sockets; `None`: all media use sockets.
@@ -158,6 +160,7 @@ impl Default for Serving {
             timeouts: Timeouts::default(),
             threads: 0,
             latency_ms: None,
+            meter: false,
             media: MediaRules::default(),
             xdp: None,
             recording_dir: None,

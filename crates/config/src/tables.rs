@@ -51,6 +51,11 @@ pub(super) fn serving(
         latency_ms: checker
             .number(raw.calls.latency.as_ref(), "latency", LATENCY_MS)
             .map(|latency_ms| latency_ms as u32),
+        meter: raw
+            .calls
+            .meter
+            .as_ref()
+            .is_some_and(|meter| *meter.get_ref()),
         media: media_rules(checker, raw.calls.media.as_ref()),
         xdp: xdp(checker, &raw.calls),
         recording_dir: path(raw.calls.recording_dir.as_ref()),

@@ -99,6 +99,7 @@ impl Server {
             cname: format!("{:016x}", identity.cname).into(),
             ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
             latency: latency(serving),
+            meters: serving.meter,
         };
         // A call may have several streams.
         let streams_max = u64::from(serving.limits.max_sessions) * 4;
@@ -190,7 +191,7 @@ impl Server {
                 return;
             }
             limit(service, &serving);
-            service.media.set_latency(latency);
+            service.media.set_audio(latency, serving.meter);
             service.media.set_policy(serving.record.clone());
             let settings = Settings {
                 timeouts: timeouts(&serving),

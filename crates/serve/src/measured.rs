@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use threadbare_base::NS_PER_MS;
 
-use threadbare_relay::{AudioSession, ForwardSideStats, ListenerView, MediaSession, SenderView};
+use threadbare_relay::{
+    AudioSession, AudioStats, ForwardSideStats, ListenerView, Loudness, MediaSession, SenderView,
+};
 use threadbare_rtp::call::{SessionStats, Side};
 use threadbare_rtp::quality::{Quality, Range};
 
@@ -34,6 +36,8 @@ pub(super) struct MeasuredSide {
     pub(super) sender: Option<SenderView>,
     /// The party's last report on us.
     pub(super) listener: Option<ListenerView>,
+    /// The loudness of its audio; `None`: not measured, or nothing was received yet.
+    pub(super) loudness: Option<Loudness>,
     /// Clock rate of the media sent to it, Hz.
     pub(super) clock_rate_hz: Option<u32>,
 }
@@ -94,8 +98,13 @@ impl Measured {
     pub(super) fn of(session: &mut MediaSession) -> Measured {
         let sides = match session {
             MediaSession::Audio(media) => {
-                let stats = media.stats().session;
-                Side::BOTH.map(|side| audio(media, &stats, side))
+                let AudioStats {
+                    session, loudness, ..
+                } = media.stats();
+                Side::BOTH.map(|side| MeasuredSide {
+                    loudness: loudness[side as usize],
+                    ..audio(media, &session, side)
+                })
             }
             MediaSession::Forward(forward) => forward.stats().map(|side| forwarded(&side)),
             MediaSession::Diverted(_) => Default::default(),
@@ -128,6 +137,7 @@ fn audio(media: &AudioSession, stats: &SessionStats, side: Side) -> MeasuredSide
         scores: leg.quality.as_ref().map(scores).unwrap_or_default(),
         sender: SenderView::of(own),
         listener: ListenerView::of(own),
+        loudness: None,
         clock_rate_hz: Some(own.takes().audio().clock_rate_hz),
     }
 }

@@ -139,9 +139,9 @@ impl MediaWorkers {
         self.destinations.clone()
     }
 
-    /// Sets the delay of jitter buffers for streams that start from now on.
-    pub(super) fn set_latency(&mut self, latency: Latency) {
-        self.common.latency = latency;
+    /// Sets the delay of jitter buffers for streams that start from now on, and whether their loudness is measured.
+    pub(super) fn set_audio(&mut self, latency: Latency, meters: bool) {
+        (self.common.latency, self.common.meters) = (latency, meters);
     }
 
     /// Returns the lateness of the least late thread.
@@ -265,7 +265,11 @@ impl MediaWorkers {
                 let mut random = threadbare_process::system::random_number;
                 let config = spec::call_config(spec, &self.common, &mut random)?;
                 let call = Session::new(now_ns, config)?;
-                let media = AudioSession::new(call, self.slice).with_listeners(listeners.clone());
+                let mut media =
+                    AudioSession::new(call, self.slice).with_listeners(listeners.clone());
+                if self.common.meters && listeners::check(spec).is_ok() {
+                    media = media.metered();
+                }
                 MediaSession::from(media.on_event(self.reports.handler(stream)))
             }
             StreamKind::Packets => {

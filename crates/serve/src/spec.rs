@@ -22,6 +22,8 @@ pub(super) struct Common {
     /// The wall-clock time at time 0 of the monotonic clock.
     pub(super) ntp_at_zero: NtpTime,
     pub(super) latency: Latency,
+    /// Whether the loudness of calls is measured.
+    pub(super) meters: bool,
 }
 
 /// The delay of the jitter buffers.

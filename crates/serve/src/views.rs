@@ -6,6 +6,8 @@ use threadbare_base::NS_PER_MS;
 
 use serde::Serialize;
 use threadbare_control::calls::{SideRecord, StreamId, StreamRecord};
+use threadbare_relay::Loudness;
+use threadbare_watch::Level;
 use utoipa::ToSchema;
 
 use super::measured::{Measured, MeasuredSide};
@@ -96,6 +98,9 @@ pub(super) struct SideMedia {
     /// The last round-trip time.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_ms: Option<f64>,
+    /// Loudness of the party's audio (EBU R128). Absent: `meter` in `[calls]` is not set, the codec is not decoded, or no packets yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loudness: Option<SideLoudness>,
     /// Mean opinion score (G.107), averaged over all reports. Absent: no report yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     mos: Option<f64>,
@@ -152,6 +157,31 @@ impl Stream {
     }
 }
 
+/// Loudness and peak of a party (EBU R128). A value is `null` during silence.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SideLoudness {
+    /// Loudness of the last 400 ms.
+    momentary_lufs: Option<f64>,
+    /// Loudness of the last 3 s.
+    short_term_lufs: Option<f64>,
+    /// Loudness since the start of the stream.
+    integrated_lufs: Option<f64>,
+    /// Highest true peak since the start of the stream.
+    true_peak_dbtp: Option<f64>,
+}
+
+impl From<Loudness> for SideLoudness {
+    fn from(loudness: Loudness) -> SideLoudness {
+        let level = |db: f64| Level::new(db).db();
+        SideLoudness {
+            momentary_lufs: level(loudness.momentary_lufs),
+            short_term_lufs: level(loudness.short_term_lufs),
+            integrated_lufs: level(loudness.integrated_lufs),
+            true_peak_dbtp: level(loudness.true_peak_dbtp),
+        }
+    }
+}
+
 /// Converts both parties of a stream.
 pub(super) fn sides(
     wall: Wall,
@@ -196,6 +226,7 @@ fn media(wall: Wall, side: &MeasuredSide) -> SideMedia {
         last_packet_unix_ms: side.heard_ns.map(|at_ns| wall.unix_ms(at_ns)),
         jitter_ms: side.jitter_ms,
         round_trip_ms: side.round_trip_ms,
+        loudness: side.loudness.map(SideLoudness::from),
         mos: side.mean.mos,
         loss_percent: side.mean.loss_percent,
         sender_report: side

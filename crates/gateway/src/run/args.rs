@@ -159,6 +159,9 @@ struct CallArgs {
     /// Delay of the jitter buffers, ms. Default: 40 for audio that is transcoded, none for packets that pass unchanged
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     latency: Option<u32>,
+    /// Measure the loudness of each party. It takes CPU time, because all audio is decoded
+    #[arg(long)]
+    meter: bool,
     /// Addresses that get no media; may be repeated. Services of this machine never get media
     #[arg(long, value_name = "NETWORK")]
     media_deny: Vec<Network>,
@@ -304,6 +307,7 @@ impl CallArgs {
             },
             threads: self.threads,
             latency_ms: self.latency,
+            meter: self.meter,
             media: MediaRules {
                 deny: self.media_deny.clone(),
                 allow: self.media_allow.clone(),
