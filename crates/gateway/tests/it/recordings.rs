@@ -691,6 +691,38 @@ fn calls_sides() -> [Value; 2] {
     ]
 }
 
+/// The loudness of each party, while the call runs. A sine of 1000 Hz and full scale has -3.01 LUFS (EBU Tech 3341), and K-weighting
+/// changes 1000 Hz by less than 0.1 dB.
+#[test]
+fn a_call_shows_the_loudness_of_its_parties() {
+    for meter in [true, false] {
+        let gateway = Gateway::start(&format!("[calls]\nmeter = {meter}\n"));
+        let (call, speakers) = gateway.call(["PCMU/8000", "PCMA/8000"], &json!({}));
+        wait_for_packets(&speakers, 60);
+        let shown = gateway
+            .relay
+            .get_json(call["path"].as_str().expect("a path"));
+        let loudness = |side: usize| {
+            shown["streams"][0]["sides"][side]["media"]
+                .get("loudness")
+                .cloned()
+        };
+        if !meter {
+            assert_eq!([loudness(0), loudness(1)], [None, None], "{shown}");
+            continue;
+        }
+        let loudness = loudness(1).expect("of the party with 1000 Hz");
+        let expected = -3.01 + 20.0 * f64::from(LEVEL).log10();
+        for key in ["momentary_lufs", "integrated_lufs"] {
+            let measured = loudness[key].as_f64().expect("a level");
+            assert!(
+                (measured - expected).abs() < 0.3,
+                "{key}: {measured}, expected {expected}"
+            );
+        }
+    }
+}
+
 #[test]
 fn each_party_has_its_own_file_if_the_name_asks_for_it() {
     let gateway = Gateway::start(
