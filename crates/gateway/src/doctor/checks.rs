@@ -398,7 +398,7 @@ mod tests {
             (
                 "open files",
                 |r| r.descriptors = None,
-                "unknown",
+                "cannot read the limit of open files",
                 "ulimit -n",
             ),
         ];

@@ -172,7 +172,10 @@ fn errors_are_reported_before_the_first_data() {
             "a version of an object cannot be written",
         ),
         (with("key=../a"), "key=../a: .. leads out"),
-        (with("key=a/{what}"), "key=a/{what}: {what} is not known"),
+        (
+            with("key=a/{what}"),
+            "key=a/{what}: the placeholder {what} is not known",
+        ),
         (
             with(&format!("key={long}")),
             "key has 1025 bytes; at most 1024",
