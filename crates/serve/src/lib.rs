@@ -34,6 +34,7 @@ mod waker;
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -62,7 +63,7 @@ use self::spec::{Common, Latency};
 use self::store::{Identity, Saved, Store};
 use self::waker::WakeSignal;
 use threadbare_cluster::ClusterView;
-use threadbare_config::{InterfaceSpec, Serving};
+use threadbare_config::{InterfaceSpec, RecordingFormat, Serving};
 use threadbare_process::system::unix_at_zero_ns;
 use threadbare_recording::Recorder;
 use threadbare_streams::event::Event;
@@ -108,9 +109,7 @@ impl Server {
         let media = MediaWorkers::new(serving.threads, streams_max, xdp, common, wake.clone());
         let mut media = media.into_diagnostic()?;
         open_roots(&recorder, serving)?;
-        let on_demand = serving.recording_dir.clone();
-        let on_demand = on_demand.map(|folder| (folder, serving.recording_format));
-        media.record_with(recorder.clone(), on_demand, serving.record.clone());
+        media.record_with(recorder.clone(), on_demand(serving), serving.record.clone());
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
         let socket = UdpSocket::bind(serving.ng)
             .into_diagnostic()
@@ -272,6 +271,12 @@ fn limit(service: &mut Service, serving: &Serving) {
     service.set_media_rules(serving.media.clone());
     service.set_lateness_max(Duration::from_millis(serving.limits.lateness_ms.into()));
     service.set_cpu_percent_max(serving.limits.cpu_percent);
+}
+
+/// Returns the folder and format of recordings on request.
+fn on_demand(serving: &Serving) -> Option<(PathBuf, RecordingFormat)> {
+    let folder = serving.recording_dir.clone();
+    folder.map(|folder| (folder, serving.recording_format))
 }
 
 fn latency(serving: &Serving) -> Latency {

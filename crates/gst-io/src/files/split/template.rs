@@ -26,7 +26,7 @@ pub(crate) enum TemplateError {
     #[error("{0}: expected a path such as /rec/{{name}}-%05d.ts")]
     Empty(String),
     #[error(
-        "{0}: the placeholder {1} is not known; expected %d, %05d, %%%%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}"
+        "{0}: the placeholder {1} is not known; expected %d, %05d, %%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}"
     )]
     Unknown(String, String),
     #[error("{0}: {1} is not a valid time format: {2}")]
