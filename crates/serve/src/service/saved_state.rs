@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use threadbare_control::saved::Reader;
 
 use threadbare_runtime::clock_now_ns;
 
@@ -41,7 +40,7 @@ pub(crate) fn restore(service: &mut Service, store: Store, saved: Saved) {
     service.calls.track_changes();
     // Restoring has shown when media were last received.
     for id in &restored {
-        write_queue.put_call(id.clone(), service.calls.export(id, Reader::Later));
+        write_queue.put_call(id.clone(), service.calls.export(id));
     }
     service.store = Some(store);
     // End the calls that have timed out.
@@ -83,7 +82,7 @@ pub(super) fn save_changes(service: &mut Service) {
 pub(super) fn note_changes(service: &mut Service) {
     while let Some(id) = service.calls.poll_changed() {
         if let Some(store) = service.store.as_ref().filter(|_| !service.homes.has(&id)) {
-            let state = service.calls.export(&id, Reader::Later);
+            let state = service.calls.export(&id);
             store.write_queue().put_call(id.clone(), state);
         }
         service.note_claim(&id);
