@@ -12,13 +12,11 @@ use super::ports::{Family, InterfaceName};
 use super::transport::Transport;
 use crate::codec::Rules;
 use crate::ng::{Refusal, Request, Value};
-use crate::saved::is_default;
 
 /// The media options of a request.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Options {
-    #[serde(skip_serializing_if = "is_default")]
     pub(super) rules: Rules,
     /// Transport of the outgoing description, from `transport-protocol`.
     pub(super) transport: Option<Transport>,
@@ -35,19 +33,16 @@ pub(super) struct Options {
     pub(super) removes: Vec<String>,
     /// A line that has no codecs left by the codec rules is rejected.
     pub(super) allows_no_codec: bool,
-    #[serde(rename = "rtcp_mux", skip_serializing_if = "is_default")]
+    #[serde(rename = "rtcp_mux")]
     pub(super) mux: MuxOptions,
-    #[serde(skip_serializing_if = "is_default")]
     pub(super) replace: Replace,
     /// The interfaces of the author and of the other side.
     pub(super) interfaces: [Option<InterfaceName>; 2],
     pub(super) family: Option<Family>,
     /// Replaces the address in the SDP.
     pub(super) address: Option<IpAddr>,
-    #[serde(skip_serializing_if = "is_default")]
     pub(super) learning: Learning,
     pub(super) tos: Tos,
-    #[serde(skip_serializing_if = "is_default")]
     pub(super) sdes: SdesOptions,
     pub(super) single_codec: bool,
     pub(super) reuse_codecs: bool,
@@ -68,9 +63,8 @@ pub(super) struct Options {
     /// The flag `block-DTMF` in combination with `DTMF-security`.
     #[serde(rename = "blocks_dtmf")]
     pub(super) blocks_keys: Option<bool>,
-    #[serde(skip_serializing_if = "is_default")]
     pub(super) recording: Recording,
-    #[serde(rename = "attribute_edits", skip_serializing_if = "is_default")]
+    #[serde(rename = "attribute_edits")]
     pub(super) edits: Edits,
 }
 

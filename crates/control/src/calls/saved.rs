@@ -15,7 +15,7 @@ use super::dialog::Slot;
 use super::id::StreamId;
 use super::live::{Live, Taken};
 use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource};
-use crate::saved::{Format, FormatError};
+use crate::saved::{Format, FormatError, Reader};
 
 /// The reason why a saved call is not restored. The registry stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,13 +78,13 @@ impl<P> Calls<P> {
     ///
     /// The state does not include a running playback.
     #[must_use]
-    pub fn export(&self, id: &CallId) -> Option<Vec<u8>> {
+    pub fn export(&self, id: &CallId, reader: Reader) -> Option<Vec<u8>> {
         let call = self.calls.get(id)?;
         let head = Head {
             unix_at_zero_ns: self.settings.unix_at_zero_ns,
             last_stream: self.next_stream,
         };
-        Some(FORMAT.write(&SavedCall { head, call }))
+        Some(FORMAT.write_for(reader, &SavedCall { head, call }))
     }
 
     /// The ports of a call that another process [exported](Self::export): each request, with the advertised addresses of

@@ -1,7 +1,6 @@
 //! A request's rules for codecs.
 
 use crate::ng::{Refusal, Request, Value};
-use crate::saved::is_default;
 use crate::sdp::Codec;
 
 use super::spec::Spec;
@@ -50,17 +49,13 @@ pub(crate) fn is_listed(specs: &[Spec], codec: &Codec) -> bool {
 #[serde(default)]
 pub struct Rules {
     /// Removed as if it had never been offered.
-    #[serde(skip_serializing_if = "is_default")]
     pub strip: Selection,
     /// Not offered. It is accepted and transcoded if a codec was added and the other side accepts no other codec of the
     /// offerer.
-    #[serde(skip_serializing_if = "is_default")]
     pub mask: Selection,
     /// Not offered, but accepted and transcoded.
-    #[serde(skip_serializing_if = "is_default")]
     pub consume: Selection,
     /// Offered, and accepted even if the other side refuses it.
-    #[serde(skip_serializing_if = "is_default")]
     pub accept: Selection,
     /// Stays in spite of `all` and `full`.
     #[serde(rename = "exceptions")]

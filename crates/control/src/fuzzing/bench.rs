@@ -10,6 +10,7 @@ use crate::calls::{
     PortRequest, PortSource, PortUse, Settings, StreamCommand, StreamId, StreamSpec, StreamStats,
 };
 use crate::ng::{Dictionary, Reply, Request, Value};
+use crate::saved::Reader;
 
 /// The even numbers of all open ports.
 type Open = Rc<RefCell<BTreeSet<u16>>>;
@@ -224,7 +225,9 @@ impl Bench {
     /// If they differ.
     pub fn restart(&mut self, later_ns: u64) {
         let ids = self.calls.ids(None);
-        let saved: Vec<Vec<u8>> = ids.filter_map(|id| self.calls.export(id)).collect();
+        let saved: Vec<Vec<u8>> = ids
+            .filter_map(|id| self.calls.export(id, Reader::Later))
+            .collect();
         assert_eq!(saved.len(), self.calls.len());
         let mut settings = self.calls.settings().clone();
         settings.unix_at_zero_ns += later_ns;
@@ -237,7 +240,7 @@ impl Bench {
         for bytes in saved {
             let restored = self.calls.restore(self.now_ns, &bytes, &mut self.ports);
             let id = restored.expect("what was exported");
-            assert!(self.calls.export(&id).is_some());
+            assert!(self.calls.export(&id, Reader::Later).is_some());
         }
         self.act();
         assert_eq!(self.carried(), before, "a stream is another one");
@@ -251,7 +254,7 @@ impl Bench {
     /// If they differ, or if the first node has sent a message to the parties.
     pub fn hand_over(&mut self) {
         let ids: Vec<CallId> = self.calls.ids(None).cloned().collect();
-        let export = |id: &CallId| self.calls.export(id).expect("it is there");
+        let export = |id: &CallId| self.calls.export(id, Reader::Later).expect("it is there");
         let saved: Vec<Vec<u8>> = ids.iter().map(export).collect();
         let before = self.carried();
         let (open, next) = (self.ports.open(), self.ports.next);

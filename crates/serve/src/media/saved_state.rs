@@ -103,7 +103,7 @@ impl MediaWorkers {
         match StreamState::from_bytes(&copy.state.0) {
             Ok(state) => {
                 let state = state.on_this_clock(copy.at_ns, way_ns, saver.boot);
-                let state = state.to_bytes();
+                let state = state.to_node_bytes();
                 saver.saved.insert(stream, (state, before));
                 if copy.is_last {
                     saver.late_packets.insert(stream, late_packets);
@@ -217,7 +217,7 @@ impl MediaWorkers {
                 // The receiver may be gone.
                 let take = move |packet| drop(give.send((stream.0, packet)));
                 session.divert(now_ns, Box::new(take));
-                state.map(|state| state.to_bytes())
+                state.map(|state| state.to_node_bytes())
             });
             asked.push((stream, state));
             handles.push(running.handle);
@@ -237,7 +237,7 @@ impl MediaWorkers {
         let played = running.plays;
         let mut session = running.handle.remove()?;
         let state = state_of(&mut session, &played, clock_now_ns(), boot)?;
-        Some(state.to_bytes())
+        Some(state.to_node_bytes())
     }
 }
 

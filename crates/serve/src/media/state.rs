@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
-use threadbare_control::saved::{Format, FormatError, SavedKey};
+use threadbare_control::saved::{Format, FormatError, Reader, SavedKey};
 use threadbare_relay::{ForwardState, MediaCallState};
 use threadbare_rtp::call::{CallState, DirectionState, Part, TimeState};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
@@ -77,6 +77,11 @@ impl StreamState {
     }
 
     /// Parses untrusted bytes.
+    /// Encodes the state for a node that takes over now.
+    pub(super) fn to_node_bytes(&self) -> Vec<u8> {
+        FORMAT.write_for(Reader::Node, self)
+    }
+
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<StreamState, FormatError> {
         FORMAT.read(bytes)
     }
@@ -735,6 +740,7 @@ pub(super) mod tests {
                     rtcp,
                 }];
             }
+            prop_assert_eq!(&StreamState::from_bytes(&state.to_node_bytes()), &Ok(state.clone()));
             prop_assert_eq!(StreamState::from_bytes(&state.to_bytes()), Ok(state));
         }
 

@@ -12,6 +12,7 @@ use std::collections::btree_map::Entry;
 
 use threadbare_control::calls::{CallId, EndReason};
 use threadbare_control::ng::{Command, Reply, Request};
+use threadbare_control::saved::Reader;
 use threadbare_member::CallName;
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
@@ -183,7 +184,7 @@ impl Service {
     /// Returns the service of a call, and the call's state for the next node.
     fn saved_state(&mut self, id: &CallId) -> Option<(String, Opaque)> {
         let service = self.homes.of(id)?.to_owned();
-        let Some(state) = self.calls.export(id) else {
+        let Some(state) = self.calls.export(id, Reader::Node) else {
             self.homes.forget(id);
             return None;
         };

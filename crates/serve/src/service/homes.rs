@@ -7,6 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use threadbare_control::calls::{CallId, Calls, SavedError, StreamId, StreamKind};
+use threadbare_control::saved::Reader;
 use threadbare_relay::{CallHandle, Fence, LegPorts, MediaSession, PortError};
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::mpsc::unbounded_channel;
@@ -395,7 +396,7 @@ impl Service {
         let mut calls = Vec::with_capacity(ids.len());
         let mut streams: Vec<StreamId> = Vec::new();
         for id in &ids {
-            calls.extend(self.calls.export(id).map(Opaque));
+            calls.extend(self.calls.export(id, Reader::Node).map(Opaque));
             let left = self.calls.leave(id);
             left.iter().for_each(|stream| self.events.forget(*stream));
             streams.extend(left);

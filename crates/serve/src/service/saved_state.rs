@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use threadbare_control::saved::Reader;
 
 use threadbare_runtime::clock_now_ns;
 
@@ -40,7 +41,7 @@ pub(crate) fn restore(service: &mut Service, store: Store, saved: Saved) {
     service.calls.track_changes();
     // Restoring has shown when media were last received.
     for id in &restored {
-        write_queue.put_call(id.clone(), service.calls.export(id));
+        write_queue.put_call(id.clone(), service.calls.export(id, Reader::Later));
     }
     service.store = Some(store);
     // End the calls that have timed out.
@@ -82,7 +83,7 @@ pub(super) fn save_changes(service: &mut Service) {
 pub(super) fn note_changes(service: &mut Service) {
     while let Some(id) = service.calls.poll_changed() {
         if let Some(store) = service.store.as_ref().filter(|_| !service.homes.has(&id)) {
-            let state = service.calls.export(&id);
+            let state = service.calls.export(&id, Reader::Later);
             store.write_queue().put_call(id.clone(), state);
         }
         service.note_claim(&id);

@@ -54,6 +54,14 @@ fn states_of_release_0_3_0_are_read() {
     }
 }
 
+/// A node writes what a build before release 0.3.0 wrote.
+#[test]
+fn states_for_a_node_have_no_field_names() {
+    for state in [OFFER, CALL] {
+        assert_eq!(FORMAT.write_for(Reader::Node, &read(state)), state);
+    }
+}
+
 #[test]
 fn head_and_times_without_field_names_are_read() {
     let SavedCall { head, call } = read(OFFER);

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use threadbare_control::calls::{CallId, Calls, PortUse, SavedError, Settings, Timeouts};
 use threadbare_control::fuzzing::{Bench, Ports, saved};
+use threadbare_control::saved::Reader;
 
 use super::common::*;
 
@@ -215,7 +216,10 @@ fn an_adopted_call_gets_a_new_media_timeout() {
     assert_eq!(bench.ended[0].reason.name(), "timeout");
     // The call is known already.
     let mut bench = call();
-    let bytes = bench.calls.export(&CallId::new(b"c")).expect("a call");
+    let bytes = bench
+        .calls
+        .export(&CallId::new(b"c"), Reader::Later)
+        .expect("a call");
     let known = bench.calls.adopt(0, &bytes, &mut bench.ports);
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
 }
@@ -224,7 +228,10 @@ fn an_adopted_call_gets_a_new_media_timeout() {
 #[test]
 fn saved_call_lists_its_ports() {
     let bench = call();
-    let bytes = bench.calls.export(&CallId::new(b"c")).expect("a call");
+    let bytes = bench
+        .calls
+        .export(&CallId::new(b"c"), Reader::Later)
+        .expect("a call");
     let saved = Calls::<Ports>::saved_ports(&bytes).expect("it is whole");
     let numbers: BTreeSet<u16> = saved.iter().map(|(_, rtp, _)| rtp.port()).collect();
     assert_eq!(numbers, bench.ports.open());
@@ -300,14 +307,14 @@ fn each_change_is_reported_once() {
     bench.advance(3601 * S);
     assert!(bench.calls.is_empty(), "no media came");
     assert_eq!(bench.calls.poll_changed(), Some(id.clone()));
-    assert_eq!(bench.calls.export(&id), None);
+    assert_eq!(bench.calls.export(&id, Reader::Later), None);
 }
 
 #[test]
 fn a_call_whose_port_cannot_be_opened_is_not_restored() {
     let bench = call();
     let id = CallId::new(b"c");
-    let bytes = bench.calls.export(&id).expect("a call");
+    let bytes = bench.calls.export(&id, Reader::Later).expect("a call");
     let mut other = Bench::default();
     // Another program has the second of the call's ports.
     ok(other.ask(&[
@@ -328,7 +335,10 @@ fn a_call_whose_port_cannot_be_opened_is_not_restored() {
 #[test]
 fn the_error_describes_the_damage() {
     let bench = call();
-    let bytes = bench.calls.export(&CallId::new(b"c")).expect("a call");
+    let bytes = bench
+        .calls
+        .export(&CallId::new(b"c"), Reader::Later)
+        .expect("a call");
     let refused = |bytes: &[u8]| {
         let mut other = Bench::default();
         let error = other.calls.restore(0, bytes, &mut other.ports);
@@ -356,7 +366,7 @@ fn the_error_describes_the_damage() {
 fn examples() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     life(&mut Bench::default(), |bench| {
-        all.extend(bench.calls.export(&CallId::new(b"c")));
+        all.extend(bench.calls.export(&CallId::new(b"c"), Reader::Later));
     });
     all
 }
