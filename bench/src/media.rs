@@ -159,7 +159,7 @@ impl Media {
         Ok(read.map(|(head, rows)| Media { head, rows }))
     }
 
-    /// Number of rounds.
+    /// Returns the number of rounds.
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)

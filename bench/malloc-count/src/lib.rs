@@ -24,7 +24,7 @@ fn count() {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Number of calls so far that returned memory. Freed memory is not subtracted.
+/// Returns the number of calls so far that returned memory. Freed memory is not subtracted.
 #[unsafe(no_mangle)]
 pub extern "C" fn threadbare_malloc_count() -> u64 {
     CALLS.load(Ordering::Relaxed)

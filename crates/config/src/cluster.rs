@@ -56,7 +56,7 @@ pub enum CallsOnIsolation {
 }
 
 impl CallsOnIsolation {
-    /// Its name in the file.
+    /// Returns the value's name in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

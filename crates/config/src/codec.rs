@@ -51,7 +51,7 @@ pub struct UnknownCodec;
 pub const ALLOWED_CODECS: &str = "PCMU, PCMA, G722, Opus, L16 (44100 Hz mono), L16/RATE/CHANNELS or L24/RATE/CHANNELS, for example L16/16000/1";
 
 impl Codec {
-    /// The codec of a static payload type (RFC 3551, section 6, table 4).
+    /// Returns the codec of a static payload type (RFC 3551, section 6, table 4).
     pub fn from_static_payload_type(payload_type: u8) -> Option<Codec> {
         match payload_type {
             0 => Some(Codec::Pcmu),
@@ -69,7 +69,7 @@ impl Codec {
         }
     }
 
-    /// All codecs with a static payload type.
+    /// Returns all codecs with a static payload type.
     pub fn with_static_payload_types() -> impl Iterator<Item = Codec> {
         (0..STATIC_PAYLOAD_TYPES).filter_map(Codec::from_static_payload_type)
     }
@@ -130,7 +130,7 @@ impl Codec {
         }
     }
 
-    /// Allowed packet times for sending, in milliseconds.
+    /// Returns allowed packet times for sending, in milliseconds.
     pub fn ptimes_ms(self) -> &'static [u32] {
         match self {
             // opusenc's frame sizes; 2.5 ms is not a whole number.

@@ -65,7 +65,7 @@ impl StreamSpec {
     /// Reads a stream that another node has written.
     ///
     /// # Errors
-    /// The text was written by a later version, or is not a stream.
+    /// Fails if the text was written by a later version, or is not a stream.
     pub fn from_toml(name: &str, text: &str) -> Result<StreamSpec, String> {
         let config = Config::from_toml(name, text).map_err(|error| {
             let messages = error.problems.iter().map(|one| one.message.as_str());

@@ -655,7 +655,7 @@ trait FromValue: Sized {
 
     fn from_value(value: &DeValue<'_>) -> Option<Self>;
 
-    /// Advice for a value of the wrong type whose meaning is clear.
+    /// Returns advice for a value of the wrong type whose meaning is clear.
     fn hint(_value: &DeValue<'_>) -> &'static str {
         ""
     }

@@ -179,7 +179,7 @@ impl Template {
     /// Parses a template.
     ///
     /// # Errors
-    /// The path could lead out of its folder, or has unknown placeholders.
+    /// Fails if the path could lead out of its folder, or has unknown placeholders.
     pub fn parse(text: &str) -> Result<Template, TemplateError> {
         if text.starts_with("s3:") {
             return Err(TemplateError::NoStore);
@@ -208,7 +208,7 @@ impl Template {
     /// same names.
     ///
     /// # Errors
-    /// As for [`parse`](Self::parse), or the bucket is not valid.
+    /// Fails as [`parse`](Self::parse) does, and if the bucket is not valid.
     pub fn parse_store(text: &str, store: &StoreSpec) -> Result<Template, TemplateError> {
         let rest = text.strip_prefix("s3://").ok_or(TemplateError::Bucket)?;
         let mut words = rest.splitn(3, '/');
@@ -446,7 +446,7 @@ impl RecordSpec {
     /// Replaces some settings. A name with another extension gets that of the format.
     ///
     /// # Errors
-    /// A word is unknown. Returns its key, the word, and the allowed values.
+    /// Fails if a word is unknown. The error contains the key, the word, and the allowed values.
     pub fn with(
         mut self,
         words: RecordWords<'_>,

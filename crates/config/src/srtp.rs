@@ -33,7 +33,7 @@ impl KeySource {
     /// of SDP (RFC 4568, section 9.2). Without a suite, it is AES_CM_128_HMAC_SHA1_80.
     ///
     /// # Errors
-    /// The key is absent or malformed. The error contains no part of it.
+    /// Fails if the key is absent or malformed. The error contains no part of it.
     pub fn read(&self) -> Result<MasterKey, String> {
         let text = match self {
             KeySource::File(path) => {
@@ -115,7 +115,7 @@ pub(super) fn check(
     SrtpSpec { input, output }
 }
 
-/// The key of a fallback: its own, or that of the stream's sender.
+/// Returns the key of a fallback: its own, or that of the stream's sender.
 pub(super) fn of_fallback(
     checker: &mut Checker<'_>,
     raw: &RawFallback,

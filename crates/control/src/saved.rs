@@ -73,7 +73,7 @@ impl Format {
     /// Decodes untrusted bytes. Nesting is limited, and a list gets at most 1 MiB in advance, whatever its announced length is.
     ///
     /// # Errors
-    /// See [`FormatError`].
+    /// Fails as [`FormatError`] lists.
     pub fn read<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, FormatError> {
         let (&found, bytes) = bytes.split_first().ok_or_else(|| damaged("it is empty"))?;
         let (state, left) = match found {

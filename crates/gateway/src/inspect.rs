@@ -114,7 +114,7 @@ fn ask(pid: u32) -> miette::Result<String> {
 /// Finds the process that can be queried.
 ///
 /// # Errors
-/// No process, or more than one, can be queried.
+/// Fails if no process, or more than one, can be queried.
 fn only_process() -> miette::Result<u32> {
     let path = socket_path(0);
     let folder = path

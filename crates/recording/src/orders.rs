@@ -167,7 +167,7 @@ impl WayEnd {
         self.0.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Number of dropped packets.
+    /// Returns the number of dropped packets.
     pub(super) fn dropped(&self) -> u64 {
         self.0.dropped.load(Relaxed)
     }

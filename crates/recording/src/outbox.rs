@@ -31,7 +31,7 @@ impl Outbox {
     /// store accepts files.
     ///
     /// # Errors
-    /// The store refuses files, or the folder cannot be used. An unreachable store is not an error.
+    /// Fails if the store refuses files, or the folder cannot be used. An unreachable store is not an error.
     pub(super) fn open(root: &Arc<Path>, bucket: &Bucket, stored: Stored) -> Result<Outbox, Error> {
         let spec = &bucket.store;
         let (region, name) = (&bucket.region, &bucket.name);

@@ -147,7 +147,7 @@ impl Part {
     /// Passes waiting bytes to the file service, as far as it has room. Returns their number.
     ///
     /// # Errors
-    /// The file has failed.
+    /// Fails if the file has failed before.
     pub(super) fn flush(&mut self) -> Result<u64, Failure> {
         if let Some(failure) = self.file.failure() {
             return Err(failure);

@@ -81,7 +81,7 @@ impl Place {
     /// Opens the recording.
     ///
     /// # Errors
-    /// The file is missing, or cannot be read.
+    /// Fails if the file is missing, or cannot be read.
     pub async fn open(&self) -> Result<OpenRecording, ReadError> {
         if !self.is_stored {
             match self.open_file().await {
@@ -140,7 +140,7 @@ impl Pieces {
     /// Returns the next piece; `None` at the end, and after an error.
     ///
     /// # Errors
-    /// Reading failed.
+    /// Fails if the file cannot be read.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         if self.first >= self.end {
             return Ok(None);

@@ -106,7 +106,7 @@ impl Recorder {
     /// Opens a folder for recordings, or creates it. Repairs files of the previous process in it. May block.
     ///
     /// # Errors
-    /// The folder cannot be used, or threads run out.
+    /// Fails if the folder cannot be used, or threads run out.
     pub fn open_root(&self, root: &Path) -> Result<(), RootError> {
         let shared = &self.0.shared;
         if lock(&shared.locks).iter().any(|(known, _)| known == root) {
@@ -140,7 +140,7 @@ impl Recorder {
     /// Opens the folder of a template. If its files are uploaded to a store, checks the store.
     ///
     /// # Errors
-    /// As for [`open_root`](Self::open_root), or the store refuses recordings.
+    /// Fails as [`open_root`](Self::open_root) does, and if the store refuses recordings.
     pub fn open(&self, to: &Template) -> Result<(), RootError> {
         let shared = &self.0.shared;
         let root: Arc<Path> = to.root().into();

@@ -23,7 +23,7 @@ pub(super) fn new_journal_path(root: &Path) -> PathBuf {
 /// Reads a folder's journal, repairs unfinished files, and rewrites the journal. Returns all entries, and the repaired ones.
 ///
 /// # Errors
-/// The folder cannot be read or written.
+/// Fails if the folder cannot be read or written.
 pub(super) fn open(root: &Path) -> io::Result<(BTreeMap<String, Entry>, Vec<Entry>)> {
     let path = journal_path(root);
     let (mut entries, odd) = match File::open(&path) {

@@ -115,7 +115,7 @@ impl AudioSession {
     /// Adjusts the first leg's audio to this loudness, with 3 s of delay, and measures the result.
     ///
     /// # Errors
-    /// The target is out of range.
+    /// Fails if the target is out of range.
     pub fn with_loudness_target(
         mut self,
         target_lufs: f64,
@@ -206,7 +206,7 @@ impl AudioSession {
         self
     }
 
-    /// The place of a leg's encryption.
+    /// Returns the place of a leg's encryption.
     fn protection_mut(&mut self, leg: LegId) -> &mut Option<Box<Protection>> {
         let index = usize::from(leg.0);
         if self.protections.len() <= index {
@@ -215,7 +215,7 @@ impl AudioSession {
         &mut self.protections[index]
     }
 
-    /// Counters, gauges and readings; gathered audio is measured first.
+    /// Measures gathered audio, and returns counters, gauges and readings.
     pub fn stats(&mut self) -> AudioStats {
         AudioStats {
             session: self.session.stats(),
@@ -232,7 +232,7 @@ impl AudioSession {
         [a, b].map(|tap| tap.meter.with(LineMeter::readings).flatten())
     }
 
-    /// The state that another process needs to continue this call. Settings are not part of it. `None`: not a call.
+    /// Returns the state that another process needs to continue this call. Settings are not part of it. `None`: not a call.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Option<MediaCallState> {
         Some(MediaCallState {
@@ -245,7 +245,7 @@ impl AudioSession {
     /// notice only a gap. Only for a call that has neither sent nor received.
     ///
     /// # Errors
-    /// A key's state is not one that [`snapshot`](Self::snapshot) returns. The call does not change then.
+    /// Fails if the state of a key is not one that [`snapshot`](Self::snapshot) returns. In this case, the call does not change.
     pub fn restore(
         &mut self,
         now_ns: u64,
@@ -355,13 +355,13 @@ impl AudioSession {
             .prefetch_tap(LegId(ports), |address| prefetch(address, PACKET_LINES));
     }
 
-    /// The session.
+    /// Returns the session.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The session, for commands.
+    /// Returns the session, for commands.
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -582,7 +582,7 @@ pub(crate) fn each<T>(
     [0, 1].map(|at: usize| protections.get(at)?.as_deref().map(&of))
 }
 
-/// The state, with our stream added to the sent ones: packets that left after the snapshot may have been its first.
+/// Returns the state, with our stream added to the sent ones: packets that left after the snapshot may have been its first.
 fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
     let mut state = state.clone();
     let first = PacketIndex::new(0, SeqNum(leg.next_seq.0.saturating_sub(1)));

@@ -22,7 +22,7 @@ pub trait Call: Send + 'static {
     /// staged ones and calls again.
     fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox);
 
-    /// Time at which to call `poll_transmit` without a datagram. The engine is never early: it calls at the first slice at or
+    /// Returns the time at which to call `poll_transmit` without a datagram. The engine is never early: it calls at the first slice at or
     /// after this time. For the nearest slice, subtract half a slice.
     fn next_timeout(&self) -> Option<u64>;
 
@@ -65,7 +65,7 @@ pub struct Datagram<'a> {
 
 /// Takes the datagrams of a call.
 pub trait Outbox {
-    /// The rest of the slice's budget for optional work, shared by all calls of the shard, in units of
+    /// Returns the rest of the slice's budget for optional work, shared by all calls of the shard, in units of
     /// [`threadbare_rtp::call::SPARE_UNIT_NS`]: subtract what is used. It is small if slices are late. `None`: no limit.
     fn spare(&mut self) -> Option<&mut u32> {
         None
@@ -75,7 +75,7 @@ pub trait Outbox {
     /// returns how many it has used; with 0, nothing is sent. It is not called if the datagram is refused.
     ///
     /// # Errors
-    /// The datagram is not sent; the engine counts the reason.
+    /// Fails if the datagram is not sent. The engine counts the reason.
     fn stage_with(
         &mut self,
         port: PortId,
@@ -87,7 +87,7 @@ pub trait Outbox {
     /// select.
     ///
     /// # Errors
-    /// The same as for [`stage`](Outbox::stage).
+    /// Fails as [`stage`](Outbox::stage) does.
     fn stage_copy(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
         self.stage(port, to, bytes)
     }
@@ -95,7 +95,7 @@ pub trait Outbox {
     /// Stages a copy of `bytes`.
     ///
     /// # Errors
-    /// See [`stage_with`](Outbox::stage_with); also refuses a datagram that is too long.
+    /// Fails as [`stage_with`](Outbox::stage_with) does, and if the datagram is too long.
     fn stage(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
         let mut fits = true;
         self.stage_with(port, to, &mut |room| match room.get_mut(..bytes.len()) {

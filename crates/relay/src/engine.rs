@@ -172,7 +172,7 @@ impl<C: Call> Engine<C> {
     /// Creates an engine without calls.
     ///
     /// # Errors
-    /// Threads or descriptors run out, or the system refuses the context's settings.
+    /// Fails if threads or descriptors run out, or the system refuses the context's settings.
     pub fn new(settings: Settings) -> Result<Engine<C>, EngineError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = settings.context;
@@ -204,7 +204,7 @@ impl<C: Call> Engine<C> {
         Ok(engine)
     }
 
-    /// The context whose threads run the calls.
+    /// Returns the context whose threads run the calls.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
@@ -244,7 +244,7 @@ impl<C: Call> Engine<C> {
     /// and does not wait for the call's thread.
     ///
     /// # Errors
-    /// The legs do not fit together, or a limit is reached. The ports are released.
+    /// Fails if the legs do not fit together, or a limit is reached. The ports are released.
     pub fn create(
         &self,
         label: impl Into<String>,
@@ -281,7 +281,7 @@ impl<C: Call> Engine<C> {
         })
     }
 
-    /// The seat of the legs' shared ports, if any.
+    /// Returns the seat of the legs' shared ports, if any.
     fn home_of(&self, legs: &[LegPorts]) -> Result<Option<usize>, CreateError> {
         if legs.len() > LEGS_MAX {
             return Err(CreateError::Legs { legs: legs.len() });
@@ -306,14 +306,14 @@ impl<C: Call> Engine<C> {
         Ok(first.map(|(shard, _)| shard))
     }
 
-    /// The seat whose epoll has the legs' sockets, if an earlier call used them.
+    /// Returns the seat whose epoll has the legs' sockets, if an earlier call used them.
     fn seat_that_watches(&self, legs: &[LegPorts]) -> Option<usize> {
         let watch = legs.iter().find_map(LegPorts::watch)?;
         let mut seats = self.seats.iter();
         seats.position(|seat| Arc::ptr_eq(&seat.watch, watch))
     }
 
-    /// The seat with the fewest calls, among those that are not late if possible. `near`, which has the sockets already, is
+    /// Returns the seat with the fewest calls, among those that are not late if possible. `near`, which has the sockets already, is
     /// preferred if it has hardly more calls.
     fn best_seat(&self, near: Option<usize>) -> usize {
         let key = |seat: &Arc<Seat<C>>| (seat.is_late(), seat.assigned());
@@ -353,7 +353,7 @@ impl<C: Call> Engine<C> {
         self.seats.iter().map(|seat| seat.assigned()).sum()
     }
 
-    /// The counters of all threads.
+    /// Returns the counters of all threads.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut all = Stats::default();
@@ -363,7 +363,7 @@ impl<C: Call> Engine<C> {
         all
     }
 
-    /// The counters of each thread.
+    /// Returns the counters of each thread.
     #[must_use]
     pub fn shard_stats(&self) -> Vec<ShardStats> {
         let of_seat = |seat: &Arc<Seat<C>>| ShardStats {
@@ -513,7 +513,7 @@ impl<C: Call> CallHandle<C> {
         self.seat.order(order).map_err(|Closed| Gone)
     }
 
-    /// The counters of the call.
+    /// Returns the counters of the call.
     pub fn stats(&self) -> Reply<CallStats> {
         self.ask(|slot, _| slot.stats)
     }
@@ -538,13 +538,13 @@ impl<C: Call> CallHandle<C> {
         self.seat.order_when(order, when).map_err(|Closed| Gone)
     }
 
-    /// The state of the call.
+    /// Returns the state of the call.
     #[must_use]
     pub fn state(&self) -> CallState {
         self.life.get()
     }
 
-    /// The thread that runs the call.
+    /// Returns the thread that runs the call.
     #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.seat.shard

@@ -132,7 +132,7 @@ impl Forward {
         self.sides.each_ref().map(|side| side.mux)
     }
 
-    /// Counters, A's first.
+    /// Returns the counters of both sides, A's first.
     #[must_use]
     pub fn stats(&self) -> [ForwardSideStats; 2] {
         Side::BOTH.map(|side| {
@@ -148,7 +148,7 @@ impl Forward {
         })
     }
 
-    /// The state that another process needs to continue. Settings are not part of it.
+    /// Returns the state that another process needs to continue. Settings are not part of it.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> ForwardState {
         ForwardState {
@@ -160,7 +160,7 @@ impl Forward {
     /// Continues where another process stopped.
     ///
     /// # Errors
-    /// A key's state is not one that [`snapshot`](Self::snapshot) returns; nothing changes then.
+    /// Fails if the state of a key is not one that [`snapshot`](Self::snapshot) returns. In this case, nothing changes.
     pub fn restore(
         &mut self,
         now_ns: u64,

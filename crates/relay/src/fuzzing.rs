@@ -88,7 +88,7 @@ fn address(side: u8, place: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host + side], 5000 + port))
 }
 
-/// A side with or without a signalled address, which is learned.
+/// Returns a side with or without a signalled address, which is learned.
 fn settings_of(side: u8, settings: u8) -> ForwardSide {
     let bits = settings >> (4 * side);
     ForwardSide {

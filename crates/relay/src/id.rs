@@ -12,7 +12,7 @@ pub struct PortId {
 }
 
 impl PortId {
-    /// The RTP port of a leg.
+    /// Returns the RTP port of a leg.
     #[must_use]
     pub const fn rtp(leg: u8) -> PortId {
         PortId {
@@ -21,7 +21,7 @@ impl PortId {
         }
     }
 
-    /// The RTCP port of a leg.
+    /// Returns the RTCP port of a leg.
     #[must_use]
     pub const fn rtcp(leg: u8) -> PortId {
         PortId {
@@ -30,7 +30,7 @@ impl PortId {
         }
     }
 
-    /// Its place in a table of [`CALL_PORTS_MAX`] ports.
+    /// Returns the port's place in a table of [`CALL_PORTS_MAX`] ports.
     pub(crate) const fn place(self) -> Option<usize> {
         if self.leg as usize >= LEGS_MAX {
             return None;
@@ -49,7 +49,7 @@ pub enum PortKind {
 }
 
 impl PortKind {
-    /// The channel of the port. With mux, the RTP port carries both: [`Channel::carried`].
+    /// Returns the channel of the port. With mux, the RTP port carries both: [`Channel::carried`].
     pub(crate) const fn channel(self) -> Channel {
         match self {
             PortKind::Rtp => Channel::Rtp,

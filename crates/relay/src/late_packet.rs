@@ -23,7 +23,7 @@ pub struct LatePacket {
 }
 
 impl LatePacket {
-    /// An owned copy of a datagram.
+    /// Returns an owned copy of a datagram.
     pub(crate) fn of(datagram: &Datagram<'_>) -> LatePacket {
         LatePacket {
             port: datagram.port,
@@ -34,7 +34,7 @@ impl LatePacket {
         }
     }
 
-    /// The sequence number of an RTP packet. SRTP does not encrypt it. `mux`: whether each party multiplexes, A's first.
+    /// Returns the sequence number of an RTP packet. SRTP does not encrypt it. `mux`: whether each party multiplexes, A's first.
     pub(crate) fn seq(&self, mux: [bool; 2]) -> Option<u16> {
         let mux = mux.get(usize::from(self.port.leg)).copied()?;
         let channel = self.port.kind.channel().carried(mux, &self.bytes);
@@ -101,7 +101,7 @@ impl Early {
         Some(packet)
     }
 
-    /// Distance from the party's next number to this packet; `None`: it has no number, or any number is next.
+    /// Returns the distance from the party's next number to this packet; `None`: it has no number, or any number is next.
     fn ahead(&self, packet: &LatePacket, mux: [bool; 2]) -> Option<i16> {
         let next = self.next.get(usize::from(packet.port.leg)).copied()??;
         Some(packet.seq(mux)?.wrapping_sub(next) as i16)

@@ -201,7 +201,7 @@ impl ListenerRing {
 }
 
 impl Listening {
-    /// The next portion's description, without its audio.
+    /// Returns the next portion's description, without its audio.
     #[must_use]
     pub fn peek(&mut self) -> Option<Portion> {
         let chunk = self.ring.read_chunk(HEAD_BYTES).ok()?;
@@ -258,7 +258,7 @@ struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    /// The next bytes, at most this many, joined in `room` if needed.
+    /// Returns the next bytes, at most this many, joined in `room` if needed.
     fn take<'b>(&mut self, bytes: usize, room: &'b mut Vec<u8>) -> &'b [u8]
     where
         'a: 'b,

@@ -110,7 +110,7 @@ impl LineMeter {
         })
     }
 
-    /// The highest true peak since the last call, full scale 1.
+    /// Returns the highest true peak since the last call, full scale 1.
     pub(crate) fn take_peak(&mut self) -> f64 {
         std::mem::take(&mut self.peak)
     }

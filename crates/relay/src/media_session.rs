@@ -21,7 +21,7 @@ pub enum MediaSession {
 }
 
 impl MediaSession {
-    /// The audio, if the session carries audio.
+    /// Returns the audio, if the session carries audio.
     pub fn audio_mut(&mut self) -> Option<&mut AudioSession> {
         match self {
             MediaSession::Audio(call) => Some(call),
@@ -29,7 +29,7 @@ impl MediaSession {
         }
     }
 
-    /// The forwarded session, if it is one.
+    /// Returns the forwarded session, if it is one.
     pub fn forward_mut(&mut self) -> Option<&mut Forward> {
         match self {
             MediaSession::Audio(_) | MediaSession::Diverted(_) => None,

@@ -238,7 +238,7 @@ impl<C> OrderQueue<C> {
         Ok(Some(when))
     }
 
-    /// A place for a new call.
+    /// Returns a place for a new call.
     pub(crate) fn new_call(&self) -> CallRef {
         self.assigned.fetch_add(1, Ordering::Relaxed);
         let mut inbox = lock(&self.inbox);
@@ -254,7 +254,7 @@ impl<C> OrderQueue<C> {
         lock(&self.inbox).calls.free.push(index);
     }
 
-    /// A place for a packet I/O, if keys are left.
+    /// Returns a place for a packet I/O, if keys are left.
     pub(crate) fn new_io(&self) -> Option<u32> {
         let mut inbox = lock(&self.inbox);
         if inbox.ios.free.is_empty() && inbox.ios.end >= IOS_MAX {

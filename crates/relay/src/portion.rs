@@ -53,7 +53,7 @@ impl Portion {
         (own.sample_rate_hz, own.channels) == (others.sample_rate_hz, others.channels)
     }
 
-    /// Its duration, ns.
+    /// Returns the portion's duration, ns.
     pub(crate) fn duration_ns(&self) -> u64 {
         let per_s = u64::from(self.format.sample_rate_hz) * u64::from(self.format.channels);
         self.samples as u64 * NS_PER_S / per_s.max(1)
@@ -129,7 +129,7 @@ impl Portion {
         })
     }
 
-    /// Bytes after the head.
+    /// Returns the number of bytes after the head.
     pub(crate) fn audio_bytes(&self) -> usize {
         match self.kind {
             Kind::Codes => self.samples,
@@ -138,7 +138,7 @@ impl Portion {
         }
     }
 
-    /// The audio in these bytes.
+    /// Returns the audio in these bytes.
     pub(crate) fn audio<'a>(&self, bytes: &'a [u8], room: &'a mut Vec<i16>) -> PortionAudio<'a> {
         match self.kind {
             Kind::Codes => PortionAudio::Codes(bytes),
@@ -170,7 +170,7 @@ impl PortionAudio<'_> {
         self.len() == 0
     }
 
-    /// The rest after this many samples.
+    /// Returns the rest after this many samples.
     #[must_use]
     pub fn behind(self, samples: usize) -> Self {
         let samples = samples.min(self.len());

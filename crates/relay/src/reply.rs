@@ -34,10 +34,10 @@ impl<R> Reply<R> {
     /// Blocks until the result arrives.
     ///
     /// # Errors
-    /// The call ended before the command ran, or panicked in it.
+    /// Fails if the call ended before the command ran, or panicked in it.
     ///
     /// # Panics
-    /// If called on the thread of the call's shard, which would wait for itself.
+    /// Panics if called on the thread of the call's shard, which would wait for itself.
     pub fn wait(self) -> Result<R, Gone> {
         assert!(
             !self.shard.is_current(),

@@ -115,7 +115,7 @@ pub struct SenderView {
 }
 
 impl SenderView {
-    /// The reception of the leg's peer; `None`: nothing was received.
+    /// Returns the reception of the leg's peer; `None`: nothing was received.
     #[must_use]
     pub fn of(leg: &Leg) -> Option<SenderView> {
         let (_, ssrc) = leg.source()?;
@@ -138,7 +138,7 @@ pub struct ListenerView {
 }
 
 impl ListenerView {
-    /// The last report of the leg's peer; `None`: it has sent none.
+    /// Returns the last report of the leg's peer; `None`: it has sent none.
     #[must_use]
     pub fn of(leg: &Leg) -> Option<ListenerView> {
         let told = leg.sources().find_map(|one| Some((one.ssrc, one.remote?)));
@@ -147,13 +147,13 @@ impl ListenerView {
 }
 
 impl SharedSnapshot {
-    /// The last snapshot.
+    /// Returns the last snapshot.
     #[must_use]
     pub fn look(&self) -> LineSnapshot {
         *lock(&self.0.values)
     }
 
-    /// The last snapshot, for the one thread that collects them: the peak restarts.
+    /// Returns the last snapshot, for the one thread that collects them: the peak restarts.
     #[must_use]
     pub fn take(&self) -> LineSnapshot {
         let mut values = lock(&self.0.values);

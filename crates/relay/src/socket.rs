@@ -84,7 +84,7 @@ pub struct Unreachable {
 /// Whether a socket bound to `local` reaches `destination`; check it when a destination is set.
 ///
 /// # Errors
-/// The socket cannot send there: an IPv4 socket cannot send to an IPv6 address, nor the reverse.
+/// Fails if the socket cannot send there: an IPv4 socket cannot send to an IPv6 address, nor the reverse.
 pub fn check_destination(local: SocketAddr, destination: SocketAddr) -> Result<(), Unreachable> {
     match reach_of(&local).raw(destination) {
         Some(_) => Ok(()),
@@ -110,7 +110,7 @@ impl Reach {
         }
     }
 
-    /// The address in the form for the socket; `None` if the socket does not reach it.
+    /// Returns the address in the form for the socket; `None` if the socket does not reach it.
     #[inline]
     pub(crate) fn raw(self, to: SocketAddr) -> Option<RawAddr> {
         match (canonical(to), self) {
@@ -125,7 +125,7 @@ impl Reach {
     }
 }
 
-/// The addresses that a socket bound to `local` reaches.
+/// Returns the addresses that a socket bound to `local` reaches.
 pub(crate) fn reach_of(local: &SocketAddr) -> Reach {
     match local.ip() {
         IpAddr::V4(_) => Reach::V4,
@@ -268,7 +268,7 @@ impl Udp {
     /// the kernel passes a connected socket only its peer's datagrams.
     ///
     /// # Errors
-    /// It is not bound to a single address, or the machine does not have the address.
+    /// Fails if the socket is not bound to a single address, or the machine does not have the address.
     pub(crate) fn seal(&self) -> io::Result<()> {
         let ip = self.local.ip();
         if ip.is_unspecified() || ip.is_multicast() {
@@ -282,7 +282,7 @@ impl Udp {
     /// by number.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// Fails if the system refuses the change.
     pub(crate) fn unseal(&mut self) -> io::Result<()> {
         // Datagrams for the unsealed socket may have arrived after it was emptied.
         self.empty()?;

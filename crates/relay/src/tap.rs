@@ -56,7 +56,7 @@ impl Unreported {
         self.samples + PACKET_SAMPLES >= samples
     }
 
-    /// The audio as listeners hear it: a leg that is muted or held is silent.
+    /// Returns the audio as listeners hear it: a leg that is muted or held is silent.
     pub(crate) fn heard<'a>(&self, tapped: Tapped<'a>) -> Tapped<'a> {
         let audio = match self.mode {
             Mode::Pass => tapped.audio,

@@ -195,7 +195,7 @@ fn media_leg(payload_type: u8, encoding: Encoding, number: u32) -> LegConfig {
     }
 }
 
-/// The packet of a party with this number. One of ten packets is lost, two are swapped, and some are digits and comfort noise.
+/// Returns the packet of a party with this number. One of ten packets is lost, two are swapped, and some are digits and comfort noise.
 fn media_packet(number: u16, payload_type: u8) -> Option<Vec<u8>> {
     let within = number % 30;
     let (number, payload_type, payload) = match within {

@@ -327,7 +327,7 @@ impl<R: Copy> Demux<R> {
     /// Gives an unknown sender a route, until it is idle or evicted.
     ///
     /// # Errors
-    /// A static route matches it, or the table does not learn.
+    /// Fails if a static route matches the packet, or if the table does not learn.
     pub fn learn(
         &mut self,
         now_ns: u64,
@@ -353,8 +353,7 @@ impl<R: Copy> Demux<R> {
         Ok(())
     }
 
-    /// The route of a packet that arrived at `now_ns`. One hash lookup for a known flow; allocates only as the table
-    /// grows.
+    /// Returns the route of a packet that arrived at `now_ns`. One hash lookup for a known flow; allocates only as the table grows.
     #[inline]
     pub fn lookup(
         &mut self,
@@ -523,12 +522,12 @@ impl<R: Copy> Demux<R> {
         }
     }
 
-    /// A removed learned route: idle, evicted, or replaced by another route. Its stream can be ended.
+    /// Returns a removed learned route: idle, evicted, or replaced by another route. Its stream can be ended.
     pub fn poll_expired(&mut self) -> Option<(Filter, R)> {
         self.expired.pop_front()
     }
 
-    /// Number of routes, static and learned.
+    /// Returns the number of routes, static and learned.
     #[must_use]
     pub fn len(&self) -> usize {
         self.static_routes + self.lists[LEARNED].length
@@ -691,7 +690,7 @@ fn key_of(filter: &Filter) -> Key {
     )
 }
 
-/// The filter of a learned route. Its key contains the whole SSRC and address.
+/// Returns the filter of a learned route. Its key contains the whole SSRC and address.
 fn stranger_filter(key: &Key) -> Filter {
     let port = (key.place >> 8) as u16;
     let scope = key.place >> 32;

@@ -106,7 +106,7 @@ impl Fallbacks {
         }
     }
 
-    /// The change that is due, if any.
+    /// Returns the change that is due, if any.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> Option<Switch> {
         for input in 0..self.healths.len() {
@@ -130,20 +130,20 @@ impl Fallbacks {
         })
     }
 
-    /// Time of the next poll if no packet arrives before.
+    /// Returns the time of the next poll if no packet arrives before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let better = (0..self.active).filter_map(|input| self.recovers_at(input));
         better.chain(self.expires_at(self.active)).min()
     }
 
-    /// The active input.
+    /// Returns the active input.
     #[must_use]
     pub fn active(&self) -> usize {
         self.active
     }
 
-    /// Number of changes of the active input.
+    /// Returns the number of changes of the active input.
     #[must_use]
     pub fn switches(&self) -> u64 {
         self.switches
@@ -155,7 +155,7 @@ impl Fallbacks {
         }
     }
 
-    /// Time at which a healthy input becomes silent if no more packets arrive.
+    /// Returns the time at which a healthy input becomes silent if no more packets arrive.
     fn expires_at(&self, input: usize) -> Option<u64> {
         let Health::Well { heard_ns, .. } = *self.healths.get(input)? else {
             return None;
@@ -165,7 +165,7 @@ impl Fallbacks {
         Some(heard_ns.saturating_add(config.timeout_ns))
     }
 
-    /// Time at which a better input becomes active if it stays healthy.
+    /// Returns the time at which a better input becomes active if it stays healthy.
     fn recovers_at(&self, input: usize) -> Option<u64> {
         let Health::Well { since_ns, .. } = self.healths[input] else {
             return None;
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Packets of an input, 20 ms apart.
+    /// Returns packets of an input, 20 ms apart.
     fn stream(input: usize, from_ms: u64, to_ms: u64) -> Vec<(u64, usize)> {
         let times = (from_ms..to_ms).step_by(20);
         times.map(|ms| (ms, input)).collect()

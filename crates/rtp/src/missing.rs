@@ -73,14 +73,14 @@ impl Missing {
         }));
     }
 
-    /// Time at which [`poll`](Missing::poll) has output if nothing arrives before.
+    /// Returns the time at which [`poll`](Missing::poll) has output if nothing arrives before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         self.packets.iter().map(|absent| absent.due_ns).min()
     }
 
-    /// The stream and the packets to request at `now_ns`, in the order of their numbers. A round trip takes `rtt_ns` if
-    /// known; packets missing for `useful_ns` have become useless.
+    /// Returns the stream and the packets to request at `now_ns`, in the order of their numbers. A round trip takes `rtt_ns` if known;
+    /// packets missing for `useful_ns` have become useless.
     pub fn poll(
         &mut self,
         now_ns: u64,
@@ -123,7 +123,7 @@ impl Missing {
         self.packets.clear();
     }
 
-    /// Number of missing packets whose requests were given up.
+    /// Returns the number of missing packets whose requests were given up.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up

@@ -64,7 +64,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// A source without packets yet; its timestamps count at `clock_rate_hz` (at least 1).
+    /// Creates a source without packets yet; its timestamps count at `clock_rate_hz` (at least 1).
     #[must_use]
     pub fn new(clock_rate_hz: u32) -> Reception {
         let clock_rate_hz = clock_rate_hz.max(1);
@@ -185,27 +185,26 @@ impl Reception {
         self.probation == 0
     }
 
-    /// The highest sequence number so far. A maximum: a late packet does not lower it.
+    /// Returns the highest sequence number so far. A maximum: a late packet does not lower it.
     #[must_use]
     pub fn highest(&self) -> ExtSeq {
         self.highest
     }
 
-    /// The highest sequence number as a report block carries it: 16 bits of wrap-arounds since the beginning, 16 bits
-    /// of number.
+    /// Returns the highest sequence number as a report block carries it: 16 bits of wrap-arounds since the beginning, 16 bits of number.
     #[must_use]
     pub fn highest_reported(&self) -> u32 {
         // The cycles of an `ExtSeq` begin at 1, those of a report at 0.
         (self.highest.0.wrapping_sub(1 << 16)) as u32
     }
 
-    /// Packets received since the beginning or the last restart, duplicates and late ones included.
+    /// Returns the number of packets received since the beginning or the last restart, duplicates and late ones included.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Packets expected by the sequence numbers since the beginning or the last restart.
+    /// Returns the number of packets that the sequence numbers imply since the beginning or the last restart.
     #[must_use]
     pub fn expected(&self) -> u64 {
         // RFC 3550, A.3: "expected = extended_max - s->base_seq + 1"
@@ -223,13 +222,13 @@ impl Reception {
         self.expected().cast_signed() - self.received.cast_signed()
     }
 
-    /// Number of times that the sender restarted its numbers.
+    /// Returns the number of times that the sender restarted its numbers.
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         self.resyncs
     }
 
-    /// Arrival time of the last packet that counted or was on probation.
+    /// Returns the arrival time of the last packet that counted or was on probation.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         self.arrived_ns
@@ -241,7 +240,7 @@ impl Reception {
         self.received != self.received_prior
     }
 
-    /// The loss for a report; the report's interval ends here.
+    /// Returns the loss for a report; the report's interval ends here.
     pub fn take_loss(&mut self) -> Loss {
         let expected = self.expected();
         // RFC 3550, A.3: "expected_interval = expected - s->expected_prior" and so on
@@ -262,13 +261,13 @@ impl Reception {
         }
     }
 
-    /// Interarrival jitter in nanoseconds.
+    /// Returns the interarrival jitter in nanoseconds.
     #[must_use]
     pub fn jitter_ns(&self) -> u64 {
         self.jitter_ns_q4 >> 4
     }
 
-    /// Interarrival jitter in units of the timestamp, as reports carry it.
+    /// Returns the interarrival jitter in units of the timestamp, as reports carry it.
     #[must_use]
     pub fn jitter_units(&self) -> u32 {
         let units = u128::from(self.jitter_ns_q4) * u128::from(self.clock_rate_hz)
@@ -298,7 +297,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const RATE_HZ: u32 = 8000;
 
-    /// A valid source that has received the packets 100 and 101.
+    /// Returns a valid source that has received the packets 100 and 101.
     fn valid() -> Reception {
         let mut reception = Reception::new(RATE_HZ);
         assert_eq!(handle(&mut reception, 100), Receipt::Probation);
@@ -306,7 +305,7 @@ mod tests {
         reception
     }
 
-    /// Packet `seq`, on time.
+    /// Handles packet `seq`, which arrives on time.
     fn handle(reception: &mut Reception, seq: u16) -> Receipt {
         let time = RtpTime(u32::from(seq) * 160);
         reception.handle(u64::from(seq) * 20 * MS, SeqNum(seq), time)

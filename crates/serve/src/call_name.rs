@@ -26,7 +26,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 /// Returns the name of a call in the cluster.
 ///
 /// # Errors
-/// The name is too long for a key.
+/// Fails if the name is too long for a key.
 pub(super) fn name_of(id: &CallId) -> Result<CallName, String> {
     let name = encode(id);
     if name.len() <= NAME_BYTES_MAX {

@@ -39,7 +39,7 @@ impl Interfaces {
     /// Creates the interfaces without opening ports.
     ///
     /// # Errors
-    /// A port range is invalid.
+    /// Fails if a port range is invalid.
     pub(super) fn new(specs: &[InterfaceSpec]) -> Result<Interfaces, PortError> {
         let mut interfaces = Interfaces {
             told: Vec::new(),
@@ -118,7 +118,7 @@ impl Interfaces {
     /// Replaces the interfaces. In ranges that stay, ports in quarantine stay there. Open ports stay open.
     ///
     /// # Errors
-    /// A range is invalid. Nothing is changed.
+    /// Fails if a range is invalid. Nothing is changed.
     pub(super) fn change(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
         let stays = |spec: &InterfaceSpec| self.ranges.iter().position(|one| one.spec == *spec);
         let new = specs.iter().filter(|spec| stays(spec).is_none());

@@ -83,7 +83,7 @@ impl Server {
     /// Opens the sockets and starts the threads. [`Event::Stop`] reports later failures.
     ///
     /// # Errors
-    /// A socket cannot be opened, or threads run out.
+    /// Fails if a socket cannot be opened, or threads run out.
     pub fn start(
         serving: &Serving,
         events: Sender<Event>,
@@ -178,7 +178,7 @@ impl Server {
     /// and their delay.
     ///
     /// # Errors
-    /// A port range is invalid, or the control thread does not answer.
+    /// Fails if a port range is invalid, or the control thread does not answer.
     pub fn reload(&self, serving: &Serving) -> miette::Result<()> {
         open_roots(&self.recorder, serving)?;
         let serving = serving.clone();
@@ -406,7 +406,7 @@ fn settings(serving: &Serving, identity: Identity) -> Settings {
     }
 }
 
-/// Maximum number of streams of unanswered offers. They get half of the ports, and each stream needs two pairs.
+/// Returns the maximum number of streams of unanswered offers. They get half of the ports, and each stream needs two pairs.
 fn unanswered_max(interfaces: &[InterfaceSpec]) -> usize {
     let pairs = |one: &InterfaceSpec| usize::from(one.ports.last - one.ports.first).div_ceil(2);
     let pairs: usize = interfaces.iter().map(pairs).sum();

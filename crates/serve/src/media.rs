@@ -100,7 +100,7 @@ impl MediaWorkers {
     /// Starts the media threads.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if threads or descriptors run out.
     pub(super) fn new(
         threads: u32,
         calls_max: u64,
@@ -155,12 +155,12 @@ impl MediaWorkers {
         }
     }
 
-    /// Number of media threads.
+    /// Returns the number of media threads.
     pub(super) fn threads(&self) -> usize {
         self.engine.shard_stats().len()
     }
 
-    /// Number of running streams.
+    /// Returns the number of running streams.
     pub(super) fn len(&self) -> usize {
         self.streams.len()
     }
@@ -440,7 +440,7 @@ impl MediaWorkers {
     /// Adds a listener to both sides of a stream from now on. Returns the rate in Hz that fits both sides.
     ///
     /// # Errors
-    /// The stream cannot be listened to.
+    /// Fails if the stream cannot be listened to.
     pub(super) fn listen(&self, stream: StreamId) -> Result<(u32, Listening), Unheard> {
         let running = self.streams.get(&stream).ok_or(Unheard::NotRunning)?;
         listeners::check(&running.spec)?;

@@ -12,7 +12,7 @@ pub(super) struct NameError(String);
 /// Returns the file name and format of a recording: those requested, or a name made from the Call-ID and a random number.
 ///
 /// # Errors
-/// The requested name contains a folder, starts with a dot, is too long, or has the extension of another format.
+/// Fails if the requested name contains a folder, starts with a dot, is too long, or has the extension of another format.
 pub(super) fn file_name(
     asked: Option<&str>,
     call: &str,

@@ -20,7 +20,7 @@ use threadbare_process::places::{Limits, Place};
 /// Opens a listening socket.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// Fails if the address cannot be bound.
 pub(super) fn open(address: SocketAddr) -> miette::Result<TcpListener> {
     TcpListener::bind(address)
         .into_diagnostic()
@@ -30,7 +30,7 @@ pub(super) fn open(address: SocketAddr) -> miette::Result<TcpListener> {
 /// Serves connections on a separate thread.
 ///
 /// # Errors
-/// Threads or descriptors run out.
+/// Fails if threads or descriptors run out.
 pub(super) fn start(listener: TcpListener, control: Control<Service>) -> io::Result<Acceptor> {
     Acceptor::start(
         "ng-tcp",

@@ -58,7 +58,7 @@ impl<S> Control<S> {
     /// Queues an order without waiting for it.
     ///
     /// # Errors
-    /// The queue is full, or the control thread has ended.
+    /// Fails if the queue is full, or the control thread has ended.
     pub(super) fn order(&self, order: impl FnOnce(&mut S) + Send + 'static) -> Result<(), NotDone> {
         match self.queue.try_send(Box::new(order)) {
             Ok(()) => {
@@ -73,7 +73,7 @@ impl<S> Control<S> {
     /// Queues an order, and waits for its result. The order is skipped if the caller has stopped waiting.
     ///
     /// # Errors
-    /// The queue is full, or the control thread has ended.
+    /// Fails if the queue is full, or the control thread has ended.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut S) -> T + Send + 'static,

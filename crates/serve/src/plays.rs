@@ -80,7 +80,7 @@ impl Plays {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if threads or descriptors run out.
     pub(super) fn new() -> std::io::Result<Plays> {
         Ok(Plays {
             clips: Clips::new()?,

@@ -30,17 +30,17 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// The mean opinion score. `None`: no report was due.
+    /// Returns the mean opinion score. `None`: no report was due.
     pub(super) fn mos(self) -> Option<f64> {
         (self.mos_hundredths > 0).then(|| f64::from(self.mos_hundredths) / 100.0)
     }
 
-    /// The share of the party's packets that were lost or late. `None`: no packets came.
+    /// Returns the share of the party's packets that were lost or late. `None`: no packets came.
     pub(super) fn loss_percent(self) -> Option<f64> {
         (self.loss_tenths != NOTHING).then(|| f64::from(self.loss_tenths) / 10.0)
     }
 
-    /// Interarrival jitter. `None`: no packets came.
+    /// Returns the interarrival jitter. `None`: no packets came.
     pub(super) fn jitter_ms(self) -> Option<f64> {
         (self.loss_tenths != NOTHING).then(|| f64::from(self.jitter_tenths) / 10.0)
     }

@@ -58,7 +58,7 @@ impl Records {
     /// Opens the file, or creates it. Lines are appended.
     ///
     /// # Errors
-    /// The file cannot be opened, or threads run out.
+    /// Fails if the file cannot be opened, or threads run out.
     pub(super) fn open(path: &Path) -> io::Result<Records> {
         let book = Book {
             file: open(path)?,

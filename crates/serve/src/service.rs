@@ -167,7 +167,7 @@ impl Service {
     /// Sets the interfaces for ports that are opened from now on.
     ///
     /// # Errors
-    /// A range is invalid. Nothing is changed.
+    /// Fails if a range is invalid. Nothing is changed.
     pub(super) fn set_interfaces(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
         self.interfaces.change(specs)?;
         self.refresh_policy();
@@ -229,7 +229,7 @@ impl Service {
     /// Runs until `stop` is readable, or the last call of a drain has ended.
     ///
     /// # Errors
-    /// The socket fails.
+    /// Fails if the socket fails.
     pub(super) fn run(&mut self, stop: &UnixStream) -> io::Result<()> {
         self.socket.set_nonblocking(true)?;
         let mut room = vec![0; MESSAGE_BYTES_MAX];

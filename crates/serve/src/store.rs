@@ -34,7 +34,7 @@ impl Store {
     /// Opens the file, or creates it. A damaged file is renamed. States in the file stay until they are replaced or deleted.
     ///
     /// # Errors
-    /// The file cannot be opened, another process has it open, or threads run out.
+    /// Fails if the file cannot be opened, another process has it open, or threads run out.
     pub(super) fn open(path: &Path) -> Result<(Store, Saved), FileError> {
         let (file, saved) = StateFile::open(path)?;
         let write_queue = Arc::new(WriteQueue::new(saved.keys()));

@@ -24,7 +24,7 @@ impl WakeSignal {
     /// Creates a cleared signal.
     ///
     /// # Errors
-    /// Descriptors run out.
+    /// Fails if descriptors run out.
     pub(super) fn new() -> io::Result<WakeSignal> {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         Ok(WakeSignal(Arc::new(Bell {

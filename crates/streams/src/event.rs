@@ -96,7 +96,7 @@ pub enum HangUp {
 /// Sends each signal as an event.
 ///
 /// # Errors
-/// The process cannot listen for signals.
+/// Fails if the process cannot listen for signals.
 pub fn send_signals(events: Sender<Event>, hang_up: HangUp) -> Result<()> {
     signals::listen(move |signal| {
         let event = match (signal, hang_up) {

@@ -133,7 +133,7 @@ impl Gateway {
     /// Starts all streams. If one fails to start, it is restarted later, as after any failure.
     ///
     /// # Errors
-    /// The contexts do not start, or elements are missing.
+    /// Fails if the contexts do not start, or elements are missing.
     pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
         let (sender, events) = channel();
         let directory = Directory::default();
@@ -166,7 +166,7 @@ impl Gateway {
     /// fail.
     ///
     /// # Errors
-    /// The contexts do not start.
+    /// Fails if the contexts do not start.
     pub fn prepare(&mut self, streams: &[StreamSpec]) -> Result<(), StartError> {
         if let Carrier::Lines(lines) = &mut self.carrier
             && !streams.is_empty()
@@ -182,7 +182,7 @@ impl Gateway {
     /// Starts, ends and restarts streams, so that they match the list, by name. Unchanged streams continue undisturbed.
     ///
     /// # Errors
-    /// The contexts do not start.
+    /// Fails if the contexts do not start.
     pub fn reload(
         &mut self,
         streams: Vec<StreamSpec>,
@@ -248,14 +248,14 @@ impl Gateway {
         self.directory.clone()
     }
 
-    /// Number of running streams.
+    /// Returns the number of running streams.
     pub fn streams_running(&self) -> usize {
         let runs =
             |stream: &&Stream| matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
         self.streams.values().filter(runs).count()
     }
 
-    /// Number of streams.
+    /// Returns the number of streams.
     pub fn len(&self) -> usize {
         self.streams.len()
     }

@@ -62,7 +62,7 @@ impl Feed {
         self.stop.cancelled().await;
     }
 
-    /// The state of the connection to the broker, for `GET /statistics`.
+    /// Returns the state of the connection to the broker, for `GET /statistics`.
     pub fn broker(&self) -> &Arc<Broker> {
         &self.broker
     }

@@ -94,7 +94,7 @@ impl Pipe {
         self.idle.recv_timeout(DEADLINE).expect("it is pushed");
     }
 
-    /// The items that arrive, up to `last`.
+    /// Returns the items that arrive, up to `last`.
     fn up_to(&self, last: &str) -> Vec<String> {
         let mut all = Vec::new();
         while all.last().is_none_or(|seen| seen != last) {

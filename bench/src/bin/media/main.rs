@@ -57,11 +57,11 @@ struct Options {
 
 /// A measured implementation.
 trait Carrier {
-    /// Prefix of the threads' names.
+    /// Returns the prefix of the threads' names.
     fn threads(&self) -> &'static str;
-    /// Destination of each stream.
+    /// Returns the destination of each stream.
     fn ports(&self) -> Vec<std::net::SocketAddr>;
-    /// Number of heap allocations of the thread so far, or `None` if it is unknown.
+    /// Returns the number of heap allocations of the thread so far, or `None` if it is unknown.
     fn allocations(&self) -> Option<u64> {
         None
     }

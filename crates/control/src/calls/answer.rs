@@ -100,7 +100,7 @@ pub(super) fn prepare<P>(
     })
 }
 
-/// The ports of the stream after this answer.
+/// Returns the ports of the stream after this answer.
 fn slot_of<'a, P>(
     dialog: &'a Dialog<P>,
     exchange: &'a Exchange<P>,
@@ -401,7 +401,7 @@ fn base(remote: &Remote, learn: Learn) -> SideSpec {
     }
 }
 
-/// The address at which a party receives RTCP.
+/// Returns the address at which a party receives RTCP.
 fn rtcp(remote: &Remote, mux: bool) -> Option<SocketAddr> {
     if mux { remote.rtp } else { remote.rtcp }
 }

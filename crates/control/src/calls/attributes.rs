@@ -42,7 +42,7 @@ impl Edits {
     /// Reads the edits of a request.
     ///
     /// # Errors
-    /// If the value is not a dictionary of levels, commands and values.
+    /// Fails if the value is not a dictionary of levels, commands and values.
     pub(super) fn of(request: &Request) -> Result<Edits, Refusal> {
         let mut edits = Edits::default();
         let levels = match request.keys().get(KEY) {

@@ -20,9 +20,9 @@ enum Chosen {
     Sides(Vec<(usize, Side)>),
 }
 
-/// The parties that a request selects. "Participants can be selected by their SIP tag if the `from-tag` key is included in the
-/// message, they can be selected by their SDP media address if the `address` key is included in the message, or they can be
-/// selected by the user-provided `label`".
+/// Returns the parties that a request selects. "Participants can be selected by their SIP tag if the `from-tag` key is included in the
+/// message, they can be selected by their SDP media address if the `address` key is included in the message, or they can be selected by the
+/// user-provided `label`".
 fn choose<P>(call: &Live<P>, request: &Request) -> Result<Chosen, Failure> {
     let sides = |is_meant: &dyn Fn(&Dialog<P>, Side) -> bool| {
         let all = call.dialogs.iter().enumerate();
@@ -271,8 +271,8 @@ impl Key {
     }
 }
 
-/// The digit of a request: "either an integer with values 0-15, or a string containing a single character". The integer may
-/// also be text.
+/// Returns the digit of a request: "either an integer with values 0-15, or a string containing a single character". The integer may also be
+/// text.
 fn key_of(code: &Value) -> Option<u8> {
     let number = |number: i64| u8::try_from(number).ok().filter(|number| *number < 16);
     match code {

@@ -37,7 +37,7 @@ impl<'a> Chosen<'a> {
         })
     }
 
-    /// The indices of the dialogs.
+    /// Returns the indices of the dialogs.
     fn find<P>(&self, call: &Live<P>) -> Vec<usize> {
         let places = |is_meant: &dyn Fn(&Dialog<P>) -> bool| {
             let all = call.dialogs.iter().enumerate();
@@ -169,7 +169,7 @@ fn pending<P>(calls: &Calls<P>, id: &CallId, places: &[usize]) -> Option<Pending
     Some(Pending::of(call, |at| places.contains(&at), zero_ns))
 }
 
-/// The reply about an unknown call or dialog. "The default is to reply with a warning only".
+/// Returns the reply about an unknown call or dialog. "The default is to reply with a warning only".
 fn not_found(request: &Request, reason: String) -> Reply {
     if request.has_flag("fatal") {
         return Reply::Error(reason);

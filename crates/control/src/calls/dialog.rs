@@ -291,14 +291,14 @@ impl<P> Dialog<P> {
         self.branch.is_none() && of_offer.is_none()
     }
 
-    /// The side of `from`, if these are the tags of the two parties.
+    /// Returns the side of `from`, if these are the tags of the two parties.
     pub(super) fn side_of_both(&self, from: &[u8], to: &[u8]) -> Option<Side> {
         let is_it =
             |side: &Side| self.party(*side).has_tag(from) && self.party(side.other()).has_tag(to);
         Side::BOTH.into_iter().find(is_it)
     }
 
-    /// The addresses at which a party receives media, from its descriptions.
+    /// Returns the addresses at which a party receives media, from its descriptions.
     pub(super) fn remote_ips(&self, side: Side) -> impl Iterator<Item = IpAddr> {
         let offer = self.offer.iter().filter(move |offer| offer.author == side);
         let offered = offer
@@ -313,7 +313,7 @@ impl<P> Dialog<P> {
         offered.chain(running).map(|address| address.ip())
     }
 
-    /// The streams that have started.
+    /// Returns the streams that have started.
     pub(super) fn streams(&self) -> impl Iterator<Item = &Slot<P>> {
         self.slots
             .iter()
@@ -327,21 +327,21 @@ impl<P> Dialog<P> {
         self.delete_ns = Some(due_ns);
     }
 
-    /// The first offer, if it has no answer and no stream has started.
+    /// Returns the first offer, if it has no answer and no stream has started.
     pub(super) fn unanswered(&self) -> Option<&Exchange<P>> {
         let offer = self.offer.as_ref()?;
         let is_new = !self.is_answered && self.streams().next().is_none();
         is_new.then_some(offer)
     }
 
-    /// The ports of an `m=` line's stream after the next answer.
+    /// Returns the ports of an `m=` line's stream after the next answer.
     pub(super) fn slot_to_be(&self, index: usize) -> Option<&Slot<P>> {
         let offer = self.offer.as_ref();
         let fresh = offer.and_then(|offer| offer.fresh.get(index)?.as_ref());
         fresh.or_else(|| self.slots.get(index)?.as_ref())
     }
 
-    /// All slots: those of streams, and those of the last offer.
+    /// Returns all slots: those of streams, and those of the last offer.
     pub(super) fn all_slots(&self) -> impl Iterator<Item = &Slot<P>> {
         let fresh = self.offer.iter().flat_map(|offer| &offer.fresh);
         self.slots.iter().chain(fresh).flatten()
@@ -354,7 +354,7 @@ impl<P> Dialog<P> {
             .flatten()
     }
 
-    /// A new dialog.
+    /// Returns a new dialog.
     pub(super) fn begun(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
         let party = |tag: Option<&[u8]>, place: Place| Party {
             tag: tag.map(Into::into),
@@ -412,7 +412,7 @@ impl<P> Dialog<P> {
         }
     }
 
-    /// The time at which the dialog ends by a time-out, and the reason.
+    /// Returns the time at which the dialog ends by a time-out, and the reason.
     pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
         let deleted = self.delete_ns.map(|due_ns| (due_ns, EndReason::Deleted));
         let offer_ns = timeouts.offer_ns.filter(|_| !self.is_answered);
@@ -426,7 +426,7 @@ impl<P> Dialog<P> {
 }
 
 impl Offered {
-    /// The transport protocol of a side.
+    /// Returns the transport protocol of a side.
     pub(super) fn protocol_of<P>(&self, side: Side, dialog: &Dialog<P>) -> String {
         let author = dialog.offer.as_ref().map(|offer| offer.author);
         match &self.plan {

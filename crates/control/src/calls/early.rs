@@ -50,7 +50,7 @@ pub(super) fn begin<P>(calls: &mut Calls<P>, id: &CallId, at: usize) {
     }
 }
 
-/// An answer as the other party could give it.
+/// Returns an answer as the other party could give it.
 fn expected<P>(exchange: &Exchange<P>) -> String {
     let mut sdp =
         "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n".to_owned();

@@ -49,8 +49,8 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// The reply. "If support for the `load limit` extension is indicated, then instead of replying with an error, rtpengine responds with
-    /// the string `load limit`".
+    /// Returns the reply. "If support for the `load limit` extension is indicated, then instead of replying with an error, rtpengine
+    /// responds with the string `load limit`".
     pub(super) fn into_reply(self, supports_load_limit: bool) -> Reply {
         match self {
             Failure::Limit(reason) if supports_load_limit => Reply::LoadLimit(reason),

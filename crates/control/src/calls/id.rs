@@ -14,7 +14,7 @@ pub struct StreamId(pub u64);
 pub struct CallId(#[serde(with = "crate::mirror")] pub Arc<[u8]>);
 
 impl CallId {
-    /// The name in a request.
+    /// Creates the name in a request.
     #[must_use]
     pub fn new(bytes: &[u8]) -> CallId {
         CallId(bytes.into())

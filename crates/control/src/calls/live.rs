@@ -105,7 +105,7 @@ impl<P> Live<P> {
         streams().all(|slot| slot.running.as_deref().is_none_or(is_silent))
     }
 
-    /// The time at which the call ends by a time-out, and the reason.
+    /// Returns the time at which the call ends by a time-out, and the reason.
     pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
         let at = |from_ns: u64, timeout_ns: Option<u64>, reason: EndReason| {
             let due_ns = from_ns.saturating_add(timeout_ns?);
@@ -127,7 +127,7 @@ impl<P> Live<P> {
             .min_by_key(|(due_ns, _)| *due_ns)
     }
 
-    /// The next time at which a part of the call ends by a time-out.
+    /// Returns the next time at which a part of the call ends by a time-out.
     pub(super) fn next_timeout(&self, timeouts: &Timeouts) -> Option<u64> {
         let dialogs = self.dialogs.iter().filter_map(|one| one.end(timeouts));
         let all = dialogs.chain(self.end(timeouts));
@@ -198,7 +198,7 @@ impl<P> Live<P> {
         found.map_or(Found::None, |(at, author)| Found::Dialog(at, author))
     }
 
-    /// The latest of these dialogs that has an unanswered offer by this side and no started streams.
+    /// Returns the latest of these dialogs that has an unanswered offer by this side and no started streams.
     pub(super) fn find_early(&self, sides: &[(usize, Side)]) -> Option<usize> {
         let is_early = |(at, side): &&(usize, Side)| {
             let offer = self.dialogs[*at].unanswered();
@@ -235,13 +235,13 @@ impl<P> Live<P> {
         actions
     }
 
-    /// The index of this subscriber's subscription.
+    /// Returns the index of this subscriber's subscription.
     pub(super) fn subscription(&self, tag: &[u8]) -> Option<usize> {
         let is_it = |one: &Dialog<P>| one.is_copy() && one.parties[1].has_tag(tag);
         self.dialogs.iter().position(is_it)
     }
 
-    /// A stream that is not a copy.
+    /// Returns a stream that is not a copy.
     pub(super) fn original(&self, copied: Copied) -> Option<&StreamSpec> {
         let originals = self.dialogs.iter().filter(|one| !one.is_copy());
         let mut slots = originals.flat_map(Dialog::streams);
@@ -333,7 +333,7 @@ impl<P> Live<P> {
         }
     }
 
-    /// The slots of running streams, and those that wait for an answer.
+    /// Returns the slots of running streams, and those that wait for an answer.
     pub(super) fn slots(&self) -> impl Iterator<Item = &Slot<P>> {
         self.dialogs.iter().flat_map(|dialog| {
             let fresh = dialog.offer.iter().flat_map(|offer| &offer.fresh);

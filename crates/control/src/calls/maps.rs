@@ -18,7 +18,7 @@ pub(super) struct Maps {
     pub(super) takes: Arc<PayloadMap>,
 }
 
-/// The maps of the offerer and of the answerer. `None`: a side has no audio codec that can be named.
+/// Returns the maps of the offerer and of the answerer. `None`: a side has no audio codec that can be named.
 pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Maps; 2]> {
     let own = |codec: &Codec| entry(codec, codec.payload_type);
     let mut offerer_takes: Vec<Payload> = answer.to_offerer.iter().map(own).collect();
@@ -67,7 +67,7 @@ pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Ma
 /// Takes the place of an offerer's number for an answerer's codec that is not forwarded.
 const ALONE: u8 = 128;
 
-/// A payload type. `shared` identifies a codec that is only forwarded. Names do not suffice: AMR has two packings.
+/// Returns a payload type. `shared` identifies a codec that is only forwarded. Names do not suffice: AMR has two packings.
 fn entry(codec: &Codec, shared: PayloadType) -> Payload {
     let carries = if codec.is_telephone_event() {
         Carries::TelephoneEvent

@@ -167,7 +167,7 @@ fn with_warnings(mut outcome: Outcome, warnings: WordWarnings) -> Outcome {
 const TOLD_MAX: usize = 256;
 
 impl<P> Calls<P> {
-    /// An empty registry.
+    /// Creates an empty registry.
     #[must_use]
     pub fn new(settings: Settings) -> Calls<P> {
         Calls {
@@ -189,7 +189,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// The operator's settings.
+    /// Returns the operator's settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -252,12 +252,12 @@ impl<P> Calls<P> {
         })
     }
 
-    /// The next word that no earlier request had and that is in no table. Each is reported to the operator once.
+    /// Returns the next word that no earlier request had and that is in no table. Each is reported to the operator once.
     pub fn poll_unknown(&mut self) -> Option<Unknown> {
         self.unknown.pop_front()
     }
 
-    /// Number of words in requests that were in no table.
+    /// Returns the number of words in requests that were in no table.
     #[must_use]
     pub fn unknown_words(&self) -> u64 {
         self.unknown_words
@@ -334,7 +334,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// The next action.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<Action<P>> {
         self.actions.pop_front()
     }
@@ -375,13 +375,13 @@ impl<P> Calls<P> {
         self.calls.contains_key(id)
     }
 
-    /// Number of calls.
+    /// Returns the number of calls.
     #[must_use]
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Number of media streams that have ports.
+    /// Returns the number of media streams that have ports.
     #[must_use]
     pub fn streams_len(&self) -> usize {
         self.taken.streams
@@ -393,7 +393,7 @@ impl<P> Calls<P> {
         self.calls.is_empty()
     }
 
-    /// The names of calls in order, starting after this one.
+    /// Returns the names of calls in order, starting after this one.
     pub fn ids(&self, after: Option<&CallId>) -> impl Iterator<Item = &CallId> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -402,7 +402,7 @@ impl<P> Calls<P> {
             .map(|(id, _)| id)
     }
 
-    /// A view of a call.
+    /// Returns a view of a call.
     #[must_use]
     pub fn view(&self, id: &CallId) -> Option<CallView> {
         let call = self.calls.get(id)?;
@@ -437,7 +437,7 @@ impl<P> Calls<P> {
         })
     }
 
-    /// The last specification of a stream, with its call.
+    /// Returns the last specification of a stream, with its call.
     #[must_use]
     pub fn stream(&self, stream: StreamId) -> Option<(&CallId, &StreamSpec)> {
         let call = self.calls.get(self.streams.get(&stream)?)?;
@@ -446,13 +446,13 @@ impl<P> Calls<P> {
         Some((&call.id, slot.running.as_deref()?))
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Number of streams, and how many of them are transcoded.
+    /// Returns the number of streams, and how many of them are transcoded.
     #[must_use]
     pub fn streams(&self) -> [usize; 2] {
         let slots = self.calls.values().flat_map(|call| &call.dialogs);

@@ -32,7 +32,7 @@ pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8],
 /// Values of `via-branch` in `rtpp-flags` that ask the proxy for a branch, when it has none.
 const BY_PROXY: &[&[u8]] = &[b"auto", b"auto-next", b"auto-extra", b"extra"];
 
-/// An optional name.
+/// Returns an optional name.
 pub(super) fn optional<'a>(
     request: &'a Request,
     key: &'static str,

@@ -272,7 +272,7 @@ impl<P> LineReader<'_, '_, P> {
         })
     }
 
-    /// The author's key, and ours for it.
+    /// Returns the author's key, and ours for it.
     fn accepted(
         &mut self,
         offered_audio: &OfferedAudio<'_>,
@@ -286,7 +286,7 @@ impl<P> LineReader<'_, '_, P> {
         })
     }
 
-    /// The codecs for the other side.
+    /// Returns the codecs for the other side.
     fn codecs(
         &mut self,
         index: usize,
@@ -410,7 +410,7 @@ struct Placing<'a, P> {
 }
 
 impl<P> Placing<'_, P> {
-    /// The places of side A and side B for a line whose author is at `remote`.
+    /// Returns the places of side A and side B for a line whose author is at `remote`.
     fn of_line(&self, index: usize, remote: Option<&Remote>) -> Result<[Place; 2], Failure> {
         let rtp = remote.and_then(|remote| remote.rtp);
         let of_author = rtp.map(|address| Family::of(address.ip()));
@@ -567,7 +567,7 @@ fn port_use(offered: &Offered, is_author: bool) -> PortUse {
     }
 }
 
-/// The line for the other side.
+/// Returns the line for the other side.
 fn line<'a>(offered: &'a Offered, local: Option<&'a Local>, options: &Options) -> Line<'a> {
     let (remote, protocol) = (&offered.remote, offered.outline.protocol.as_str());
     match (&offered.plan, local) {
@@ -601,7 +601,7 @@ fn line<'a>(offered: &'a Offered, local: Option<&'a Local>, options: &Options) -
 }
 
 impl Remote {
-    /// The remote of a party whose media the relay does not carry.
+    /// Returns the remote of a party whose media the relay does not carry.
     fn unknown() -> Remote {
         Remote {
             rtp: None,

@@ -116,7 +116,7 @@ pub(super) enum Way {
 }
 
 impl Learning {
-    /// The rule for the message's author, or for the side that it goes to.
+    /// Returns the rule for the message's author, or for the side that it goes to.
     ///
     /// rtpengine accepts packets from any address after it has learned one, unless `strict-source` is given. Here unknown
     /// sources are always refused, and `strict-source` also refuses a new port of the same NAT.
@@ -172,7 +172,7 @@ pub(super) enum Tos {
 }
 
 impl Tos {
-    /// The value to use after an earlier one.
+    /// Returns the value to use after an earlier one.
     pub(super) fn after(self, before: Option<u8>) -> Option<u8> {
         match self {
             Tos::Usual => None,
@@ -208,7 +208,7 @@ impl Options {
     /// Reads a request whose words are all known.
     ///
     /// # Errors
-    /// If a value is invalid.
+    /// Fails if a value is invalid.
     pub(super) fn of_request(request: &Request) -> Result<Options, Refusal> {
         let (transport, way) = transport(request)?;
         let osrtp = request.texts("OSRTP")?;
@@ -443,7 +443,7 @@ pub(super) fn blocks_keys(request: &Request) -> Result<bool, Refusal> {
     Ok(mode.unwrap_or(true))
 }
 
-/// The recording settings of a request.
+/// Returns the recording settings of a request.
 pub(super) fn recording(request: &Request) -> Result<Recording, Refusal> {
     let text = |key: &'static str| Ok::<_, Refusal>(request.text(key)?.map(str::to_owned));
     let file = text("recording-file")?;

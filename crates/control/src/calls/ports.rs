@@ -28,7 +28,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Family {
         match address {
@@ -37,7 +37,7 @@ impl Family {
         }
     }
 
-    /// The name in SDP.
+    /// Returns the name in SDP.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -94,20 +94,20 @@ pub struct NoPorts(pub String);
 
 /// Opens ports. The owner of the sockets implements it.
 pub trait PortSource<P> {
-    /// All interfaces, the default one first.
+    /// Returns all interfaces, the default one first.
     fn interfaces(&self) -> &[Interface];
 
     /// Opens the ports of one leg.
     ///
     /// # Errors
-    /// If the interface has no such address, or no port is free.
+    /// Fails if the interface has no such address, or no port is free.
     fn open(&mut self, request: &PortRequest) -> Result<Opened<P>, NoPorts>;
 
     /// Opens the ports of another process's leg again, with the same numbers. `rtp` and `rtcp` are the addresses that the
     /// party knows.
     ///
     /// # Errors
-    /// If the interface is gone or has another advertised address, or if another process has the ports.
+    /// Fails if the interface is gone or has another advertised address, or if another process has the ports.
     fn reopen(
         &mut self,
         request: &PortRequest,

@@ -51,7 +51,7 @@ struct MediaReport {
 }
 
 impl Pending {
-    /// The report of the dialogs that `is_meant` selects.
+    /// Returns the report of the dialogs that `is_meant` selects.
     pub(super) fn of<P>(
         call: &Live<P>,
         is_meant: impl Fn(usize) -> bool,
@@ -94,7 +94,7 @@ impl Pending {
         }
     }
 
-    /// The reply, or a request for counters.
+    /// Returns the reply, or a request for counters.
     pub(super) fn into_outcome(self) -> Outcome {
         if self.streams.is_empty() {
             Outcome::Reply(self.finish(&BTreeMap::new()))
@@ -103,13 +103,13 @@ impl Pending {
         }
     }
 
-    /// The streams whose counters are needed.
+    /// Returns the streams whose counters are needed.
     #[must_use]
     pub fn streams(&self) -> &[StreamId] {
         &self.streams
     }
 
-    /// The reply. Streams without counters get zeros.
+    /// Returns the reply. Streams without counters get zeros.
     pub fn finish(self, stats: &BTreeMap<StreamId, StreamStats>) -> Reply {
         let none = SideStats::default();
         let of = |media: &MediaReport| {

@@ -119,7 +119,7 @@ fn leads_back<P>(calls: &Calls<P>, policy: &MediaPolicy, stream: StreamId, to: S
     true
 }
 
-/// The stream with a port at this local address.
+/// Returns the stream with a port at this local address.
 fn slot_at<'a, P>(
     calls: &'a Calls<P>,
     policy: &MediaPolicy,

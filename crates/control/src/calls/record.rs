@@ -36,7 +36,7 @@ impl EndReason {
         EndReason::Cluster,
     ];
 
-    /// The name in records and metrics.
+    /// Returns the name in records and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

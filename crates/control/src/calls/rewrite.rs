@@ -145,7 +145,7 @@ fn has_connection(section: &Section) -> bool {
     section.value_of(b'c').is_some()
 }
 
-/// The address to write. "the zero address in the SDP is passed through", unless it must be replaced.
+/// Returns the address to write. "the zero address in the SDP is passed through", unless it must be replaced.
 fn connection(line: &Line<'_>, options: &Options) -> Option<IpAddr> {
     let (local, remote) = match line {
         Line::Rejected(_) | Line::Direct => return None,
@@ -272,7 +272,7 @@ fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &
     next
 }
 
-/// The next version, with the digest of the description. "make sure it's increased every time the SDP changes, and left unchanged
+/// Returns the next version, with the digest of the description. "make sure it's increased every time the SDP changes, and left unchanged
 /// if the SDP is the same".
 fn next_version(
     sdp: &Sdp,

@@ -67,14 +67,13 @@ impl<P> Calls<P> {
         self.changed.get_or_insert_default();
     }
 
-    /// The next call that has changed or ended since the last poll. Poll after each `handle_*`, if changes are
+    /// Returns the next call that has changed or ended since the last poll. Poll after each `handle_*`, if changes are
     /// [tracked](Self::track_changes). A new time of the last media is not a change.
     pub fn poll_changed(&mut self) -> Option<CallId> {
         self.changed.as_mut()?.pop_first()
     }
 
-    /// The state from which another process can continue a call: as secret as the keys in it. `None`: the call does not
-    /// exist.
+    /// Returns the state from which another process can continue a call: as secret as the keys in it. `None`: the call does not exist.
     ///
     /// The state does not include a running playback.
     #[must_use]
@@ -87,11 +86,11 @@ impl<P> Calls<P> {
         Some(FORMAT.write_for(reader, &SavedCall { head, call }))
     }
 
-    /// The ports of a call that another process [exported](Self::export): each request, with the advertised addresses of
-    /// RTP and RTCP.
+    /// Returns the ports of a call that another process [exported](Self::export): each request, with the advertised addresses of RTP and
+    /// RTCP.
     ///
     /// # Errors
-    /// See [`SavedError`].
+    /// Fails as [`SavedError`] lists.
     pub fn saved_ports(bytes: &[u8]) -> Result<Vec<SavedPorts>, SavedError> {
         let (_, call) = checked::<P>(bytes)?;
         let legs = call.slots().flat_map(|slot| &slot.local);
@@ -105,7 +104,7 @@ impl<P> Calls<P> {
     /// call, call [`handle_timeout`](Self::handle_timeout).
     ///
     /// # Errors
-    /// See [`SavedError`].
+    /// Fails as [`SavedError`] lists.
     pub fn restore(
         &mut self,
         now_ns: u64,
@@ -127,7 +126,7 @@ impl<P> Calls<P> {
     /// media time-out starts again, because the machines' clocks differ. The second value has each stream's old and new number.
     ///
     /// # Errors
-    /// See [`SavedError`].
+    /// Fails as [`SavedError`] lists.
     pub fn adopt(
         &mut self,
         now_ns: u64,

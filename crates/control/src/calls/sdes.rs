@@ -17,7 +17,8 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// The line of the answer. It has "The tag and crypto-suite from the accepted crypto attribute in the offer" (RFC 4568, section 5.1.2).
+    /// Returns the line of the answer. It has "The tag and crypto-suite from the accepted crypto attribute in the offer" (RFC 4568, section
+    /// 5.1.2).
     pub(super) fn to_value(&self, options: &SdesOptions) -> String {
         value(self.tag, &self.keys.send, options)
     }
@@ -65,7 +66,7 @@ fn value(tag: u32, key: &MasterKey, options: &SdesOptions) -> String {
 /// "Add the key lifetime parameter `2^31` to each crypto key."
 const LIFETIME_PACKETS: u64 = 1 << 31;
 
-/// The usable lines of a description, and the reason why the first unusable one is refused.
+/// Returns the usable lines of a description, and the reason why the first unusable one is refused.
 pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     let mut usable = Vec::new();
     let mut refused = None;
@@ -80,7 +81,7 @@ pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     (usable, refused)
 }
 
-/// The line of an offer to accept: the first one, because they are ordered by preference (section 5.1.1), or one that the request
+/// Returns the line of an offer to accept: the first one, because they are ordered by preference (section 5.1.1), or one that the request
 /// prefers. `before`: the keys in use with this side; our key stays as long as the suite does.
 pub(super) fn accept(
     offered: &[Crypto],
@@ -107,7 +108,7 @@ pub(super) fn accept(
     })
 }
 
-/// The lines to offer: first the suites of the other side's offer, then all others. `before`: the keys in use with this side.
+/// Returns the lines to offer: first the suites of the other side's offer, then all others. `before`: the keys in use with this side.
 pub(super) fn offer(
     of_author: &[Crypto],
     options: &SdesOptions,
@@ -135,7 +136,7 @@ pub(super) fn offer(
     suites.into_iter().enumerate().map(own).collect()
 }
 
-/// Our key for the suite, with the identifier of the answered line: the key in use, or a new one.
+/// Returns our key for the suite, with the identifier of the answered line: the key in use, or a new one.
 fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
     // Peers treat a key with another identifier as another key. The same bytes must not be used under it, because packet
     // indices would start again from zero.
@@ -156,7 +157,7 @@ pub(super) struct Agreed {
     pub(super) has_own_tag: bool,
 }
 
-/// The keys after an answer: the answerer's, and ours of the accepted line. An answer repeats the tag of that line (RFC 4568,
+/// Returns the keys after an answer: the answerer's, and ours of the accepted line. An answer repeats the tag of that line (RFC 4568,
 /// section 5.1.2). Some phones write another tag; then the suite identifies the line.
 pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<Agreed> {
     let of_suite = |theirs: &Crypto, has_tag: bool| {

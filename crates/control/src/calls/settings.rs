@@ -35,7 +35,7 @@ pub struct Timeouts {
 }
 
 impl Default for Timeouts {
-    /// The default values.
+    /// Returns the default values.
     fn default() -> Self {
         Timeouts {
             // Proxies end an INVITE without a response after somewhat more than 3 minutes: timer C of RFC 3261, section

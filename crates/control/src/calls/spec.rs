@@ -94,7 +94,7 @@ pub struct SideSpec {
 }
 
 impl SideSpec {
-    /// An unknown party.
+    /// Returns an unknown party.
     #[must_use]
     pub fn unknown(learn: Learn) -> SideSpec {
         SideSpec {

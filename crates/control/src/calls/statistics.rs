@@ -42,7 +42,7 @@ impl Totals {
         self.duration_ns = self.duration_ns.saturating_add(lasted_ns);
     }
 
-    /// Number of calls that ended for this reason.
+    /// Returns the number of calls that ended for this reason.
     #[must_use]
     pub fn ended(&self, reason: EndReason) -> u64 {
         self.ended[reason.place()]

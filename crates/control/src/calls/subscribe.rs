@@ -198,7 +198,7 @@ pub(super) fn handle_publish<P>(
     Ok(Outcome::Reply(Reply::Ok(keys)))
 }
 
-/// The subscription that a request names.
+/// Returns the subscription that a request names.
 fn subscription<P>(calls: &Calls<P>, request: &Request) -> Result<(CallId, usize), Failure> {
     let name = bounded("call-id", request.required("call-id")?)?;
     let id = CallId::new(name);
@@ -226,7 +226,7 @@ pub(super) fn follow<P>(calls: &mut Calls<P>, now_ns: u64, id: &CallId) {
     }
 }
 
-/// The tag of a request, or a new one.
+/// Returns the tag of a request, or a new one.
 fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal> {
     Ok(match optional(request, "to-tag")? {
         Some(tag) => tag.to_vec(),
@@ -297,7 +297,7 @@ fn label<P>(sdp: &mut Sdp, sources: &[Source<'_, P>]) -> [(&'static str, Value);
 }
 
 impl<P> Source<'_, P> {
-    /// The party's own direction.
+    /// Returns the party's own direction.
     fn direction(&self) -> Direction {
         let side = self
             .slot
@@ -313,7 +313,7 @@ impl<P> Source<'_, P> {
     }
 }
 
-/// The failure of a publication without a usable format.
+/// Returns the failure of a publication without a usable format.
 fn no_audio() -> Failure {
     Failure::NoLine(Unusable::NoAudio.to_string())
 }
@@ -332,7 +332,7 @@ fn room_for_dialog<P>(call: &Live<P>) -> Result<(), Failure> {
     }
 }
 
-/// The streams of which a request asks for a copy: those of one party, of several, or of all.
+/// Returns the streams of which a request asks for a copy: those of one party, of several, or of all.
 fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<'a, P>>, Failure> {
     let originals = || call.dialogs.iter().filter(|one| !one.is_copy());
     let streams = |dialog: &'a Dialog<P>, side: Side| {
@@ -395,8 +395,8 @@ fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<
     meant.ok_or_else(|| no_party("label", shown(label.as_bytes())))
 }
 
-/// The description that the subscriber gets. "The reply message will contain a sendonly offer SDP in `sdp` which by default
-/// will mirror the SDP of the call participant being subscribed to."
+/// Returns the description that the subscriber gets. "The reply message will contain a sendonly offer SDP in `sdp` which by default will
+/// mirror the SDP of the call participant being subscribed to."
 fn description<P>(sources: &[Source<'_, P>]) -> String {
     let mut sdp = String::new();
     for (index, source) in sources.iter().enumerate() {
@@ -445,7 +445,7 @@ fn rtpmap(payload: &Payload) -> Option<String> {
     }
 }
 
-/// The answer to a publication. "Only one codec for each media section will be listed, and by default this will be the first
+/// Returns the answer to a publication. "Only one codec for each media section will be listed, and by default this will be the first
 /// supported codec from the published media."
 ///
 /// The other party does not exist; the addresses here are placeholders that are replaced later. `None`: no format can be used.

@@ -12,7 +12,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// The profile of a protocol field. `None`: it is not RTP.
+    /// Returns the profile of a protocol field. `None`: it is not RTP.
     pub(super) fn of(protocol: &str) -> Option<Transport> {
         // Some phones write lower-case letters.
         let protocol = protocol.to_ascii_uppercase();
@@ -52,7 +52,7 @@ impl Transport {
         first.is_some_and(|first| first.eq_ignore_ascii_case("TCP"))
     }
 
-    /// The protocol field without DTLS.
+    /// Returns the protocol field without DTLS.
     pub(super) fn name(self) -> &'static str {
         match (self.is_secure, self.has_feedback) {
             (false, false) => "RTP/AVP",

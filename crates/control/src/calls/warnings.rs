@@ -83,7 +83,7 @@ impl Warnings {
     /// Refuses the request if lines were rejected and none is left.
     ///
     /// # Errors
-    /// If so; the error names all reasons.
+    /// Fails if so; the error names all reasons.
     pub(super) fn check(&self, is_any_carried: bool) -> Result<(), Failure> {
         if is_any_carried || self.rejections == 0 {
             return Ok(());

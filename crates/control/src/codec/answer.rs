@@ -57,7 +57,7 @@ struct Common<'a> {
 /// listed codec in place and will remove all others". Telephone events and comfort noise belong to a codec, and stay.
 ///
 /// # Errors
-/// If no audio could be exchanged.
+/// Fails if no audio could be exchanged.
 pub fn answer(
     offer: &Offer,
     answered: &[Codec],
@@ -101,7 +101,7 @@ pub fn answer(
     })
 }
 
-/// The codecs for the offerer, audio first.
+/// Returns the codecs for the offerer, audio first.
 fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
     let mut to_offerer: Vec<Codec> = Vec::new();
     let passed = common.iter().filter(|one| !one.offered.is_added);
@@ -150,7 +150,7 @@ fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
     to_offerer
 }
 
-/// The offered codec that `theirs` matches. An answer may have different numbers (RFC 3264, section 6.1).
+/// Returns the offered codec that `theirs` matches. An answer may have different numbers (RFC 3264, section 6.1).
 fn common<'a>(offer: &'a Offer, theirs: &Codec) -> Option<Common<'a>> {
     let all = || offer.outgoing.iter();
     let same_number = |one: &&Offered| one.codec.payload_type == theirs.payload_type;
@@ -186,8 +186,7 @@ fn is_unnamed_twin(offered: &Offered, theirs: &Codec) -> bool {
     offered.codec.name.is_empty() && offered.codec.payload_type == theirs.payload_type
 }
 
-/// The offerer's codec for its answer. Its parameters tell what the offerer itself accepts, except for the range of
-/// DTMF digits.
+/// Returns the offerer's codec for its answer. Its parameters tell what the offerer itself accepts, except for the range of DTMF digits.
 fn taken(codec: &Codec) -> Codec {
     let fmtp = codec.fmtp.clone().filter(|_| codec.is_telephone_event());
     Codec {
@@ -221,8 +220,8 @@ fn from_offerer(offer: &Offer, common: &[Common<'_>], codec: &Codec) -> Route {
     }
 }
 
-/// The route of an answerer's codec. The offerer accepts all formats that it offered, whether or not its answer names
-/// them (RFC 3264, section 5.1).
+/// Returns the route of an answerer's codec. The offerer accepts all formats that it offered, whether or not its answer names them (RFC
+/// 3264, section 5.1).
 fn from_answerer(offer: &Offer, to_offerer: &[Codec], one: &Common<'_>) -> Route {
     let same = (!one.offered.is_added).then_some(&one.offered.codec);
     Route {
@@ -231,7 +230,7 @@ fn from_answerer(offer: &Offer, to_offerer: &[Codec], one: &Common<'_>) -> Route
     }
 }
 
-/// The treatment of packets of `received`, if the receiver accepts `same`, which is the same codec, and `others`.
+/// Returns the treatment of packets of `received`, if the receiver accepts `same`, which is the same codec, and `others`.
 fn then<'a>(
     received: &Codec,
     same: Option<&Codec>,

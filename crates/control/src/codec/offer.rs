@@ -42,13 +42,13 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The index of a number in the offerer's order.
+    /// Returns the index of a number in the offerer's order.
     pub(crate) fn rank(&self, number: PayloadType) -> usize {
         let place = self.offered.iter().position(|one| *one == number);
         place.unwrap_or(self.offered.len())
     }
 
-    /// The codecs for the other side.
+    /// Returns the codecs for the other side.
     pub fn codecs(&self) -> impl Iterator<Item = &Codec> {
         self.outgoing.iter().map(|offered| &offered.codec)
     }
@@ -70,7 +70,7 @@ enum Fate {
     Stripped,
 }
 
-/// The codecs for the other side, by the rules of the request.
+/// Returns the codecs for the other side, by the rules of the request.
 #[must_use]
 pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     let fates: Vec<Fate> = offered.iter().map(|codec| fate(codec, rules)).collect();
@@ -227,7 +227,7 @@ fn order(codecs: &mut [Offered], rules: &Rules) {
     }
 }
 
-/// The new codecs. "If all codecs given in the `transcode` list were present in the original list of offered codecs, then no
+/// Returns the new codecs. "If all codecs given in the `transcode` list were present in the original list of offered codecs, then no
 /// transcoding will be done": codecs that are kept are not added.
 fn added(
     offered: &[Codec],
@@ -288,13 +288,13 @@ fn added(
     added
 }
 
-/// Codecs of `transcode` that the offerer does not have.
+/// Returns the codecs of `transcode` that the offerer does not have.
 fn lacking<'a>(kept: &[&Codec], rules: &'a Rules) -> impl Iterator<Item = &'a Spec> {
     let is_kept = |spec: &Spec| kept.iter().any(|codec| spec.matches(codec));
     rules.transcode.iter().filter(move |spec| !is_kept(spec))
 }
 
-/// A codec with a number for the other side. `None`: the codec does not exist, or no number is left.
+/// Returns a codec with a number for the other side. `None`: the codec does not exist, or no number is left.
 fn new_codec(spec: &Spec, kept: &[&Codec], taken: impl Fn(u8) -> bool) -> Option<Codec> {
     let (clock_rate_hz, channels) = spec.rate_and_channels();
     let mut codec = Codec {

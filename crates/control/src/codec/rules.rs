@@ -83,7 +83,7 @@ impl Rules {
     /// Reads the dictionary `codec` and the related keys.
     ///
     /// # Errors
-    /// If a codec or packet time is invalid.
+    /// Fails if a codec or packet time is invalid.
     pub fn of_request(request: &Request) -> Result<Rules, Refusal> {
         let specs = |list: &'static str| specs(request, list);
         let ptime = |key: &'static str| {
@@ -106,7 +106,7 @@ impl Rules {
         })
     }
 
-    /// The rules of a subscription. Its source does not negotiate, so a removed codec still arrives and is converted.
+    /// Returns the rules of a subscription. Its source does not negotiate, so a removed codec still arrives and is converted.
     #[must_use]
     pub fn of_copy(mut self) -> Rules {
         let strip = std::mem::take(&mut self.strip);
@@ -118,14 +118,14 @@ impl Rules {
         self
     }
 
-    /// Encoder options for `codec`, from `set`. "Codec options (bitrate) are only applied to codecs that match the given
+    /// Returns the encoder options that `set` has for `codec`. "Codec options (bitrate) are only applied to codecs that match the given
     /// parameters".
     #[must_use]
     pub fn options_of(&self, codec: &Codec) -> Option<&Spec> {
         self.set.iter().find(|spec| spec.matches(codec))
     }
 
-    /// The specifications that set or added this codec, those of `set` first.
+    /// Returns the specifications that set or added this codec, those of `set` first.
     pub(crate) fn specs_of<'a>(&'a self, codec: &'a Codec) -> impl Iterator<Item = &'a Spec> {
         let added = self.transcode.iter().filter(|spec| spec.matches(codec));
         self.options_of(codec).into_iter().chain(added)

@@ -84,7 +84,7 @@ impl Spec {
         self.name.eq_ignore_ascii_case("telephone-event")
     }
 
-    /// Rate and channels: "If no codec format parameters are specified [...] default values will be chosen for them".
+    /// Returns the rate and channels: "If no codec format parameters are specified [...] default values will be chosen for them".
     #[must_use]
     pub fn rate_and_channels(&self) -> (u32, u32) {
         let is_opus = self.name.eq_ignore_ascii_case("opus");

@@ -57,7 +57,7 @@ impl FakePorts {
         }
     }
 
-    /// The first numbers of all open ports.
+    /// Returns the first numbers of all open ports.
     #[must_use]
     pub fn open(&self) -> BTreeSet<u16> {
         self.open.borrow().clone()
@@ -150,7 +150,7 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// An empty registry at time 0.
+    /// Creates an empty registry at time 0.
     #[must_use]
     pub fn new(settings: Settings) -> Bench {
         Bench {
@@ -222,7 +222,7 @@ impl Bench {
     /// Continues in another process, whose clock started this much later. The streams and their ports must be the same.
     ///
     /// # Panics
-    /// If they differ.
+    /// Panics if they differ.
     pub fn restart(&mut self, later_ns: u64) {
         let ids = self.calls.ids(None);
         let saved: Vec<Vec<u8>> = ids
@@ -251,7 +251,7 @@ impl Bench {
     /// numbers.
     ///
     /// # Panics
-    /// If they differ, or if the first node has sent a message to the parties.
+    /// Panics if they differ, or if the first node has sent a message to the parties.
     pub fn hand_over(&mut self) {
         let ids: Vec<CallId> = self.calls.ids(None).cloned().collect();
         let export = |id: &CallId| self.calls.export(id, Reader::Later).expect("it is there");
@@ -295,7 +295,7 @@ impl Bench {
         assert_eq!(self.ports.open(), open, "ports are others");
     }
 
-    /// All streams, with their port numbers.
+    /// Returns all streams, with their port numbers.
     #[must_use]
     pub fn carried(&self) -> Vec<(StreamId, CallId, StreamSpec, [u16; 2])> {
         let all = self.streams.iter().map(|(stream, one)| {
@@ -349,7 +349,7 @@ impl Bench {
         }
     }
 
-    /// The only stream.
+    /// Returns the only stream.
     #[must_use]
     pub fn only(&self) -> &Carried {
         assert_eq!(self.streams.len(), 1, "{:?}", self.streams);

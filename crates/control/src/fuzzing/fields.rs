@@ -8,7 +8,7 @@ type Fields = Vec<(Value, Value)>;
 /// Adds a field to each struct of a state, as a later release may do.
 ///
 /// # Panics
-/// If the bytes are not a state.
+/// Panics if the bytes are not a state.
 #[must_use]
 pub fn with_unknown_fields(state: &[u8]) -> Vec<u8> {
     let unknown = Value::Array(vec![Value::Bytes(vec![1; 5000]), Value::Map(Vec::new())]);
@@ -21,7 +21,7 @@ pub fn with_unknown_fields(state: &[u8]) -> Vec<u8> {
 /// Removes a field from each struct of a state, as if an earlier release had written it.
 ///
 /// # Panics
-/// If the bytes are not a state, or have no such field.
+/// Panics if the bytes are not a state, or have no such field.
 #[must_use]
 pub fn without_field(state: &[u8], name: &str) -> Vec<u8> {
     let without = edited(state, &|fields| {

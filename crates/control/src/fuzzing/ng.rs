@@ -77,7 +77,7 @@ fn frames(data: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
     (found, None)
 }
 
-/// The reply, with the request's own keys as content.
+/// Returns the reply, with the request's own keys as content.
 fn handled(table: &mut RequestTable<u8>, sender: u8, data: &[u8]) -> Option<Vec<u8>> {
     match table.handle_message(0, sender, data) {
         Incoming::Request(request, ticket) => {

@@ -85,7 +85,7 @@ fn edit_media_line(media: &mut Section) {
 /// Also target `sdp`: an `m=` line of an offer that is usable alone gives the same result among any other lines.
 ///
 /// # Panics
-/// If the result differs.
+/// Panics if the result differs.
 pub fn lines_stand_alone(data: &[u8]) {
     let Ok(sdp) = Sdp::parse(data) else {
         return;
@@ -111,7 +111,7 @@ pub fn lines_stand_alone(data: &[u8]) {
     }
 }
 
-/// Each `m=` line of the resulting offer, without ports and keys. `None`: the offer is refused.
+/// Returns each `m=` line of the resulting offer, without ports and keys. `None`: the offer is refused.
 fn offered(sdp: &Sdp) -> Option<Vec<Vec<String>>> {
     let mut keys = Dictionary::new();
     for (key, value) in [

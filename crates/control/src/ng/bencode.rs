@@ -9,7 +9,7 @@ use super::value::{Budget, DecodeError, Dictionary, MESSAGE_BYTES_MAX, Value};
 /// Reads a dictionary that takes up all of `bytes`.
 ///
 /// # Errors
-/// If the value is not a dictionary, if bytes follow it, or if a bound of [`DecodeError`] is exceeded.
+/// Fails if the value is not a dictionary, if bytes follow it, or if a bound of [`DecodeError`] is exceeded.
 pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(DecodeError::TooLong(bytes.len()));

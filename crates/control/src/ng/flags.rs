@@ -34,7 +34,7 @@ pub enum FlagsError {
 /// Converts the dictionary of a message.
 ///
 /// # Errors
-/// If `rtpp-flags` is malformed.
+/// Fails if `rtpp-flags` is malformed.
 pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     let has = |name: &str| dictionary.get(name).is_some();
     let named: Vec<&str> = NAMES.iter().copied().filter(|name| has(name)).collect();
@@ -94,7 +94,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("sdp_media_remove", "sdp-media-remove"),
 ];
 
-/// The key with hyphens and in its documented spelling. `None`: it has that form already.
+/// Returns the key with hyphens and in its documented spelling. `None`: it has that form already.
 fn plain_key(key: &[u8]) -> Option<Vec<u8>> {
     let with_hyphens = key.contains(&b' ').then(|| hyphens(key));
     let found = with_hyphens.as_deref().unwrap_or(key);
@@ -235,7 +235,7 @@ fn edit_attributes(out: &mut Dictionary, level: &[u8], commands: Value) {
     }
 }
 
-/// The list at the end of a path of dictionaries.
+/// Returns the list at the end of a path of dictionaries.
 fn nested<'a>(out: &'a mut Dictionary, key: &str, path: &[&str]) -> &'a mut Value {
     let Some((next, rest)) = path.split_first() else {
         return out.entry(key, no_values);
@@ -344,8 +344,8 @@ impl Item<'_> {
     }
 }
 
-/// A dictionary if all items are `key=value`, else a list. Together with words, `key=value` is a word:
-/// `[PCMA iLBC/8000/1///mode=30]`.
+/// Returns a dictionary if all items are `key=value`, else a list. Together with words, `key=value` is a word: `[PCMA
+/// iLBC/8000/1///mode=30]`.
 fn group(items: Vec<Item<'_>>) -> Result<Value, FlagsError> {
     let is_pair = |item: &Item<'_>| matches!(item, Item::Pair(..));
     if !items.is_empty() && items.iter().all(is_pair) {
@@ -457,7 +457,7 @@ mod tests {
     use super::super::{bencode, json};
     use super::*;
 
-    /// The converted form of a JSON object, as JSON.
+    /// Returns the converted form of a JSON object, as JSON.
     fn unfolded(text: &str) -> Result<String, FlagsError> {
         let dictionary = json::decode(text.as_bytes()).expect(text);
         let mut out = Vec::new();

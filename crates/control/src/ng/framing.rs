@@ -80,10 +80,10 @@ impl Framer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next complete message.
+    /// Returns the next complete message.
     ///
     /// # Errors
-    /// If the bytes cannot be messages.
+    /// Fails if the bytes cannot be messages.
     pub fn poll_message(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         while let Some(&byte) = self.bytes.get(self.start + self.seen) {
             self.seen += 1;

@@ -13,8 +13,8 @@ use super::value::{Budget, DecodeError, Dictionary, MESSAGE_BYTES_MAX, Value};
 /// Reads an object that takes up all of `bytes`. `true` becomes 1, and `false` 0.
 ///
 /// # Errors
-/// If the value is not an object, if it has a fraction, `null` or a number beyond 64 bits, or if a bound of
-/// [`DecodeError`] is exceeded.
+/// Fails if the value is not an object, if it has a fraction, `null` or a number beyond 64 bits, or if a bound of [`DecodeError`] is
+/// exceeded.
 pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(DecodeError::TooLong(bytes.len()));

@@ -45,7 +45,7 @@ impl<'a> Message<'a> {
     /// Splits a datagram into cookie and dictionary.
     ///
     /// # Errors
-    /// If the cookie is missing, or the dictionary after it.
+    /// Fails if the cookie is missing, or the dictionary after it.
     pub fn split(datagram: &'a [u8]) -> Result<Message<'a>, NoMessage> {
         let head = &datagram[..datagram.len().min(COOKIE_BYTES_MAX + 1)];
         let space = head.iter().position(|&byte| byte == b' ');
@@ -66,7 +66,7 @@ impl<'a> Message<'a> {
     /// Reads the dictionary.
     ///
     /// # Errors
-    /// As for [`bencode::decode`] and [`json::decode`].
+    /// Fails as [`bencode::decode`] and [`json::decode`] do.
     pub fn decode(&self) -> Result<Dictionary, DecodeError> {
         match self.encoding {
             Encoding::Bencode => bencode::decode(self.body),

@@ -17,7 +17,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The dictionary on the wire. "No other keys should be present in the error case."
+    /// Returns the dictionary on the wire. "No other keys should be present in the error case."
     #[must_use]
     pub fn into_dictionary(self) -> Dictionary {
         let mut out = Dictionary::new();

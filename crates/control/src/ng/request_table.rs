@@ -45,7 +45,7 @@ impl<S: Eq + Hash> Default for RequestTable<S> {
 }
 
 impl<S: Eq + Hash> RequestTable<S> {
-    /// A table without requests.
+    /// Creates a table without requests.
     #[must_use]
     pub fn new() -> RequestTable<S> {
         let replies = Replies::new(Limits::USUAL);
@@ -80,7 +80,7 @@ impl<S: Eq + Hash> RequestTable<S> {
         }
     }
 
-    /// The bytes of the reply, which are kept for retransmissions of the request.
+    /// Returns the bytes of the reply, which are kept for retransmissions of the request.
     pub fn finish(&mut self, ticket: Ticket<S>, reply: Reply) -> Vec<u8> {
         let Ticket { key, encoding } = ticket;
         let (_, cookie) = &*key;
@@ -109,7 +109,7 @@ impl<S: Eq + Hash> RequestTable<S> {
     }
 }
 
-/// The request of a message. `None`: it is a reply.
+/// Returns the request of a message. `None`: it is a reply.
 fn read(message: &Message<'_>) -> Result<Option<Request>, Refusal> {
     let dictionary = message.decode()?;
     let is_reply = |dictionary: &Dictionary| {

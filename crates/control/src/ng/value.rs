@@ -49,19 +49,19 @@ pub enum Value {
 }
 
 impl Value {
-    /// A string with a copy of the text.
+    /// Returns a string with a copy of the text.
     #[must_use]
     pub fn text(text: &str) -> Value {
         Value::bytes(text.as_bytes())
     }
 
-    /// A string with a copy of the bytes.
+    /// Returns a string with a copy of the bytes.
     #[must_use]
     pub fn bytes(bytes: &[u8]) -> Value {
         Value::Bytes(bytes.to_vec().into())
     }
 
-    /// The text, if the value is a string of valid UTF-8.
+    /// Returns the text, if the value is a string of valid UTF-8.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
@@ -70,7 +70,7 @@ impl Value {
         }
     }
 
-    /// The value for a message to people: the beginning of a text, or the kind of the value.
+    /// Returns the value for a message to people: the beginning of a text, or the kind of the value.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {
@@ -105,7 +105,7 @@ impl From<Dictionary> for Value {
 pub struct Dictionary(Vec<(Bytes, Value)>);
 
 impl Dictionary {
-    /// An empty dictionary.
+    /// Creates an empty dictionary.
     #[must_use]
     pub fn new() -> Dictionary {
         Dictionary::default()
@@ -121,7 +121,7 @@ impl Dictionary {
         self.0.insert(0, (key.into(), value.into()));
     }
 
-    /// The value of `key`; if there are several, the last one.
+    /// Returns the value of `key`; if there are several, the last one.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         let mut entries = self.0.iter().rev();
@@ -130,7 +130,7 @@ impl Dictionary {
             .map(|(_, value)| value)
     }
 
-    /// The value of `key`, which is added as `default()` if it is missing.
+    /// Returns the value of `key`, which is added as `default()` if it is missing.
     pub(crate) fn entry(&mut self, key: &str, default: impl FnOnce() -> Value) -> &mut Value {
         let found = self
             .0
@@ -148,12 +148,12 @@ impl Dictionary {
         *self.entry(key, || Value::Integer(0)) = value.into();
     }
 
-    /// All entries in order.
+    /// Returns all entries in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &Value)> {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

@@ -32,8 +32,8 @@ impl Codec {
             && self.clock_and_channels() == other.clock_and_channels()
     }
 
-    /// Clock rate and channels that the name requires. Some phones write `G722/16000`, the sampling rate, although the clock rate
-    /// is 8000 (RFC 3551, section 4.5.2). Some write `opus/48000`, although Opus has two channels (RFC 7587, section 7).
+    /// Returns the clock rate and channels that the name requires. Some phones write `G722/16000`, the sampling rate, although the clock
+    /// rate is 8000 (RFC 3551, section 4.5.2). Some write `opus/48000`, although Opus has two channels (RFC 7587, section 7).
     #[must_use]
     pub fn clock_and_channels(&self) -> (u32, u32) {
         if self.name.eq_ignore_ascii_case("G722") {
@@ -45,7 +45,7 @@ impl Codec {
         }
     }
 
-    /// The audio format, if this program can decode and encode it.
+    /// Returns the audio format, if this program can decode and encode it.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         let (clock_rate_hz, channels) = self.clock_and_channels();
@@ -99,7 +99,7 @@ pub(crate) const OF_PAYLOAD_TYPES: &[&str] = &["rtpmap", "fmtp", "rtcp-fb"];
 pub(crate) const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 impl Section {
-    /// The codecs in the order of the `m=` line, which is the order of preference (RFC 3264, section 5.1). Repeated numbers,
+    /// Returns the codecs in the order of the `m=` line, which is the order of preference (RFC 3264, section 5.1). Repeated numbers,
     /// formats other than payload types and malformed attributes are skipped: see [`faults`](Self::faults).
     #[must_use]
     pub fn codecs(&self) -> Vec<Codec> {
@@ -145,7 +145,7 @@ impl Section {
         codec
     }
 
-    /// The [`faults`](Self::faults) of formats and their attributes.
+    /// Returns the [`faults`](Self::faults) of formats and their attributes.
     pub(crate) fn format_faults(&self, mux: bool) -> Vec<SdpError> {
         let mut faults = Vec::new();
         let mut fault =
@@ -268,7 +268,7 @@ fn is_broken((name, value): (&str, &str)) -> bool {
     }
 }
 
-/// The part of an attribute's value after the payload type.
+/// Returns the part of an attribute's value after the payload type.
 fn behind(value: &str, payload_type: PayloadType) -> Option<&str> {
     let (number, rest) = value.trim_start().split_once([' ', '\t'])?;
     (number.parse() == Ok(payload_type.0)).then(|| rest.trim())

@@ -70,13 +70,13 @@ pub struct Line {
 }
 
 impl Line {
-    /// The line without its ending.
+    /// Returns the line without its ending.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// The text after `KIND=`. `None`: the line is of another kind.
+    /// Returns the text after `KIND=`. `None`: the line is of another kind.
     #[must_use]
     pub fn value_of(&self, kind: u8) -> Option<&[u8]> {
         match self.text.as_slice() {
@@ -134,13 +134,13 @@ impl fmt::Debug for Line {
     }
 }
 
-/// The bytes of a text within a line, without line breaks: they would begin another line.
+/// Returns the bytes of a text within a line, without line breaks: they would begin another line.
 fn one_line(text: &str) -> impl Iterator<Item = u8> + '_ {
     text.bytes()
         .filter(|byte| !matches!(byte, b'\r' | b'\n' | 0))
 }
 
-/// The positions of a line's fields.
+/// Returns the positions of a line's fields.
 fn fields(text: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -161,13 +161,13 @@ pub struct Section {
 }
 
 impl Section {
-    /// All lines in order.
+    /// Returns all lines in order.
     #[must_use]
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }
 
-    /// The value of the first line of a kind.
+    /// Returns the value of the first line of a kind.
     #[must_use]
     pub fn value_of(&self, kind: u8) -> Option<&[u8]> {
         self.lines.iter().find_map(|line| line.value_of(kind))
@@ -177,7 +177,7 @@ impl Section {
         self.lines.iter().find_map(|line| line.text_of(kind))
     }
 
-    /// The first line of a kind, for edits.
+    /// Returns the first line of a kind, for edits.
     pub(crate) fn line_mut(&mut self, kind: u8) -> Option<&mut Line> {
         let mut lines = self.lines.iter_mut();
         lines.find(|line| line.value_of(kind).is_some())
@@ -190,7 +190,7 @@ impl Section {
         texts.map(|text| text.split_once(':').unwrap_or((text, "")))
     }
 
-    /// The value of the first attribute `name`.
+    /// Returns the value of the first attribute `name`.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let mut attributes = self.attributes();
@@ -202,7 +202,7 @@ impl Section {
         self.insert(self.end(), &attribute_line(name, value));
     }
 
-    /// The position for a new last line: before a blank one, where many parsers stop (RFC 8866 has no blank lines).
+    /// Returns the position for a new last line: before a blank one, where many parsers stop (RFC 8866 has no blank lines).
     fn end(&self) -> usize {
         let is_blank = |line: &Line| line.text.trim_ascii().is_empty();
         let blank = self.lines.iter().position(is_blank);
@@ -237,7 +237,7 @@ impl Section {
         self.lines.iter_mut().for_each(edit);
     }
 
-    /// The position after the last line for which `is_before` is true.
+    /// Returns the position after the last line for which `is_before` is true.
     pub(crate) fn place_behind(&self, is_before: impl Fn(&Line) -> bool) -> usize {
         self.lines
             .iter()
@@ -286,7 +286,7 @@ impl Sdp {
     /// Splits a description into lines. It checks no line except for the version.
     ///
     /// # Errors
-    /// If the version is another one, or if there is too much of something.
+    /// Fails if the version is another one, or if there is too much of something.
     pub fn parse(bytes: &[u8]) -> Result<Sdp, SdpError> {
         let bounded = |what, found, allowed| {
             if found <= allowed {
@@ -349,7 +349,7 @@ impl Sdp {
         self.media.push(Section { lines, ending });
     }
 
-    /// The description's bytes.
+    /// Returns the description's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let sections = std::iter::once(&self.session).chain(&self.media);

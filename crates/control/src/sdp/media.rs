@@ -43,7 +43,7 @@ pub struct MediaOutline {
 }
 
 impl MediaOutline {
-    /// The line with port 0.
+    /// Returns the line with port 0.
     pub(crate) fn rejected(&self) -> String {
         let formats = self.formats.join(" ");
         format!("m={} 0 {} {formats}", self.kind, self.protocol)
@@ -93,7 +93,7 @@ impl Direction {
         Direction::Inactive,
     ];
 
-    /// The attribute's name.
+    /// Returns the attribute's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -108,7 +108,7 @@ impl Direction {
         Direction::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// The direction from the other side's view.
+    /// Returns the direction from the other side's view.
     #[must_use]
     pub fn reversed(self) -> Direction {
         match self {
@@ -147,10 +147,10 @@ pub struct RtcpAttribute {
 }
 
 impl Section {
-    /// The `m=` line.
+    /// Returns the `m=` line.
     ///
     /// # Errors
-    /// If it is missing or malformed.
+    /// Fails if it is missing or malformed.
     pub fn media_line(&self) -> Result<MediaLine<'_>, SdpError> {
         let value = self.text_of(b'm').unwrap_or_default();
         let malformed = || {
@@ -176,7 +176,7 @@ impl Section {
         })
     }
 
-    /// Kind, protocol and formats of the `m=` line. Missing parts of a malformed line become those of plain audio.
+    /// Returns kind, protocol and formats of the `m=` line. Missing parts of a malformed line become those of plain audio.
     #[must_use]
     pub fn outline(&self) -> MediaOutline {
         let value = self.text_of(b'm').unwrap_or_default();
@@ -235,10 +235,10 @@ impl Section {
         }
     }
 
-    /// The address of this section's own `c=` line.
+    /// Returns the address of this section's own `c=` line.
     ///
     /// # Errors
-    /// If the line is malformed.
+    /// Fails if the line is malformed.
     pub fn connection(&self) -> Result<Option<Address>, SdpError> {
         let Some(value) = self.text_of(b'c') else {
             return Ok(None);
@@ -315,7 +315,7 @@ impl Section {
             .then_some(ms.round() as u32)
     }
 
-    /// The address for RTCP, if the description has one. A malformed attribute counts as absent: see [`faults`](Self::faults).
+    /// Returns the address for RTCP, if the description has one. A malformed attribute counts as absent: see [`faults`](Self::faults).
     #[must_use]
     pub fn rtcp(&self) -> Option<RtcpAttribute> {
         let value = self.attribute("rtcp")?.trim();
@@ -360,10 +360,10 @@ impl Section {
 const PTIME_MS_MAX: f64 = 1000.0;
 
 impl Sdp {
-    /// The address of the medium with this index: from its own `c=` line, or else from the session's (RFC 8866, section 5.7).
+    /// Returns the address of the medium with this index: from its own `c=` line, or else from the session's (RFC 8866, section 5.7).
     ///
     /// # Errors
-    /// If both are missing, or the line is malformed.
+    /// Fails if both are missing, or the line is malformed.
     pub fn address(&self, index: usize) -> Result<Address, SdpError> {
         let media = self.media.get(index);
         let own = media.map_or(Ok(None), Section::connection)?;
@@ -371,14 +371,14 @@ impl Sdp {
             .ok_or_else(|| SdpError::line(b"", "a line c= in the session or in each medium"))
     }
 
-    /// The direction of the medium with this index, or else of the session.
+    /// Returns the direction of the medium with this index, or else of the session.
     #[must_use]
     pub fn direction(&self, index: usize) -> Direction {
         let own = self.media.get(index).and_then(Section::own_direction);
         own.or(self.session.own_direction()).unwrap_or_default()
     }
 
-    /// An attribute of the medium with this index, or else of the session, such as `setup`, `fingerprint` or `ice-ufrag`.
+    /// Returns an attribute of the medium with this index, or else of the session, such as `setup`, `fingerprint` or `ice-ufrag`.
     #[must_use]
     pub fn attribute(&self, index: usize, name: &str) -> Option<&str> {
         let own = self

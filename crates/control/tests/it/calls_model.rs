@@ -139,7 +139,7 @@ struct Model {
     cookies: usize,
 }
 
-/// Each call and party has its own address.
+/// Returns the address of a party. Each party of each call has its own.
 fn ip(call: usize, party: usize) -> String {
     format!("198.51.{}.{}", 100 + call, party + 1)
 }

@@ -14,7 +14,7 @@ const PCMU: &str = "0 PCMU/8000";
 const PCMA: &str = "8 PCMA/8000";
 const G722: &str = "9 G722/8000";
 
-/// The codecs of a list of `NUMBER RTPMAP`.
+/// Returns the codecs of a list of `NUMBER RTPMAP`.
 fn codecs(list: &[&str]) -> Vec<Codec> {
     let numbers: Vec<_> = list
         .iter()
@@ -609,7 +609,7 @@ fn rtpengine_gives_the_same_answers() {
     }
 }
 
-/// Different codecs with different numbers.
+/// Returns different codecs with different numbers.
 fn some_codecs() -> impl Strategy<Value = Vec<Codec>> {
     let all = vec![
         OPUS,

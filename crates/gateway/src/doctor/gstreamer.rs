@@ -153,7 +153,7 @@ fn load(plugin: &Path) -> miette::Result<String> {
     }
 }
 
-/// The folders in which GStreamer looks for plugins, in its order.
+/// Returns the folders in which GStreamer looks for plugins, in its order.
 fn plugin_directories() -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for variable in ["GST_PLUGIN_PATH_1_0", "GST_PLUGIN_PATH"] {

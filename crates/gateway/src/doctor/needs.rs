@@ -44,7 +44,7 @@ fn ports_of_calls(serving: &Serving) -> Vec<(IpAddr, PortSpan)> {
     interfaces.map(|one| (one.address, one.ports)).collect()
 }
 
-/// The ports of the streams, with adjacent ports merged into one span.
+/// Returns the ports of the streams, with adjacent ports merged into one span.
 fn ports_of_streams(config: &Config) -> Vec<(IpAddr, PortSpan)> {
     let mut all = BTreeSet::new();
     for stream in &config.streams {

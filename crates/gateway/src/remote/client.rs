@@ -22,7 +22,7 @@ impl Client {
     /// Creates a client. Sends no request.
     ///
     /// # Errors
-    /// The URL is not an HTTP URL, or the token cannot be read.
+    /// Fails if the URL is not an HTTP URL, or the token cannot be read.
     pub(super) fn new(base: &str, token_file: Option<&Path>) -> miette::Result<Client> {
         let host = base
             .strip_prefix("http://")
@@ -55,13 +55,13 @@ impl Client {
     /// Sends a GET request, and returns the JSON reply.
     ///
     /// # Errors
-    /// The relay does not answer, or refuses.
+    /// Fails if the relay does not answer, or refuses.
     pub(super) fn get(&self, path: &str) -> miette::Result<Value> {
         let request = self.agent.get(format!("{}{path}", self.base));
         self.read(self.with_token(request).call())
     }
 
-    /// The base URL.
+    /// Returns the base URL.
     pub(super) fn base(&self) -> &str {
         &self.base
     }
@@ -69,7 +69,7 @@ impl Client {
     /// Reads events until the connection ends.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Fails as [`get`](Self::get) does.
     pub(super) fn events(
         &self,
         path: &str,
@@ -93,7 +93,7 @@ impl Client {
     /// Sends a DELETE request, whose reply is empty.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Fails as [`get`](Self::get) does.
     pub(super) fn delete(&self, path: &str) -> miette::Result<()> {
         let request = self.agent.delete(format!("{}{path}", self.base));
         self.read(self.with_token(request).call()).map(|_| ())
@@ -102,7 +102,7 @@ impl Client {
     /// Sends a POST request with a JSON body, and returns the JSON reply, if there is one.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Fails as [`get`](Self::get) does.
     pub(super) fn post(&self, path: &str, body: &Value) -> miette::Result<Value> {
         let request = self.agent.post(format!("{}{path}", self.base));
         let request = self.with_token(request).content_type("application/json");

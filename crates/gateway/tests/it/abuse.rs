@@ -153,7 +153,7 @@ fn answering(keys: &str) -> (Background, UdpSocket, SocketAddr) {
     (gateway, socket(), to)
 }
 
-/// An empty receiver report (RFC 3550, section 6.4.2): the eight bytes that are valid RTCP.
+/// Returns an empty receiver report (RFC 3550, section 6.4.2): the eight bytes that are valid RTCP.
 fn empty_report(ssrc: u32) -> Vec<u8> {
     let mut report = vec![0x80, 201, 0, 1];
     report.extend(ssrc.to_be_bytes());

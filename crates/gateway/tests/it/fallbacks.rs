@@ -24,7 +24,7 @@ const FILE_HZ: f64 = 1429.0;
 /// A sine of full scale in one channel has 3.14 dBm0 (ITU-T G.711) and measures -3.01 LUFS (EBU Tech 3341).
 const FULL_SCALE_LUFS_AT_0_DBM0: f64 = -6.15;
 
-/// A free address for a stream.
+/// Returns a free address for a stream.
 fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
@@ -94,7 +94,7 @@ impl FarEnd {
         self.socket.local_addr().expect("bound")
     }
 
-    /// The next packet, which must belong to the same stream and directly follow the previous one.
+    /// Returns the next packet, which must belong to the same stream and directly follow the previous one.
     fn next(&mut self) -> Received {
         let packet = receive(&self.socket);
         if let Some(last) = &self.last {
@@ -129,7 +129,7 @@ impl FarEnd {
     }
 }
 
-/// The amplitude of a tone at 8000 Hz.
+/// Returns the amplitude of a tone at 8000 Hz.
 fn level(pcm: &[f64], hz: f64) -> f64 {
     let angle = |n: usize| TAU * hz * n as f64 / 8000.0;
     let part = |wave: fn(f64) -> f64| {

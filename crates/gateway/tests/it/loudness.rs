@@ -15,7 +15,7 @@ fn loudness(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Output {
     command.output().expect("runs")
 }
 
-/// The report of a run that must succeed.
+/// Returns the report of a run that must succeed.
 fn json(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Value {
     let mut all: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"--json"];
     all.extend(arguments);
@@ -32,7 +32,7 @@ fn ffmpeg(arguments: &[&str], path: &Path) {
     assert!(status.expect("ffmpeg").success(), "{arguments:?}");
 }
 
-/// A programme with soft and loud parts, different in each channel, and a little noise.
+/// Returns a programme with soft and loud parts, different in each channel, and a little noise.
 fn programme(directory: &Path, name: &str, channels: usize, rate: u32, seconds: u32) -> PathBuf {
     let layout = ["mono", "stereo", "", "", "", "5.1(side)"][channels - 1];
     let channel = |c: usize| {
@@ -239,7 +239,7 @@ fn the_table_has_a_line_for_each_file_and_one_for_all() {
     assert!(output.stderr.is_empty(), "no bar without a terminal");
 }
 
-/// The message about a file that cannot be measured, next to one that can.
+/// Returns the message about a file that cannot be measured, next to one that can.
 fn complaint(good: &Path, bad: &Path) -> String {
     let output = loudness(&[&"--json", &bad, &good]);
     assert_eq!(output.status.code(), Some(1));
@@ -646,7 +646,7 @@ fn pictures_are_well_formed_and_complete() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("such.svg"));
 }
 
-/// The horizontal ranges of areas or bars at `id` in the picture, in seconds of a file of this length.
+/// Returns the horizontal ranges of areas or bars at `id` in the picture, in seconds of a file of this length.
 fn stretches(picture: &str, id: &str, seconds: f64) -> Vec<(f64, f64)> {
     let script = "
 import sys, re, xml.etree.ElementTree as tree

@@ -26,7 +26,7 @@ fn said(output: &Output) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Some seconds of stereo with other tags, in the format of the name's extension.
+/// Returns some seconds of stereo with other tags, in the format of the name's extension.
 fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
     let path = directory.join(name);
     let codec: &[&str] = match name.rsplit_once('.').expect("an end").1 {
@@ -57,7 +57,7 @@ fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
     path
 }
 
-/// All tags, with names in upper case.
+/// Returns all tags, with names in upper case.
 fn tags(path: &Path) -> BTreeMap<String, String> {
     let mut command = Command::new("ffprobe");
     command.args([
@@ -94,7 +94,7 @@ fn others(path: &Path) -> BTreeMap<String, String> {
     all.filter(|(name, _)| !is_gain(name)).collect()
 }
 
-/// A hash of all samples that ffmpeg decodes, and a hash of the packets in the file.
+/// Returns a hash of all samples that ffmpeg decodes, and a hash of the packets in the file.
 fn audio(path: &Path) -> [Vec<u8>; 2] {
     [&["-f", "hash"][..], &["-c", "copy", "-f", "streamhash"]].map(|how| {
         let mut command = Command::new("ffmpeg");

@@ -22,7 +22,7 @@ fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
-/// Packet number `number` of a tone, 20 ms of PCMU.
+/// Returns the packet number `number` of a tone, 20 ms of PCMU.
 fn tone(number: u16) -> Vec<u8> {
     let sample = |n: u32| {
         let angle = TAU * HZ * f64::from(u32::from(number) * 160 + n) / 8000.0;
@@ -48,7 +48,7 @@ fn talk(to: &[SocketAddr], mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// The amplitude of a tone, relative to the sent one.
+/// Returns the amplitude of a tone, relative to the sent one.
 fn level(pcm: &[f64], hz: f64, rate_hz: f64) -> f64 {
     let angle = |n: usize| TAU * hz * n as f64 / rate_hz;
     let part = |wave: fn(f64) -> f64| {

@@ -252,7 +252,7 @@ fn ffmpeg_listens_until_the_end() {
     assert!(samples >= 55_000, "{samples} samples: {said}");
 }
 
-/// Number of changes from negative to positive in the signal.
+/// Returns the number of changes from negative to positive in the signal.
 fn rising_crossings(samples: &[i16]) -> u32 {
     samples
         .windows(2)

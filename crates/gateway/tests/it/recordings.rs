@@ -80,7 +80,7 @@ impl Gateway {
         answer.status
     }
 
-    /// A call between two parties that send.
+    /// Returns a call between two parties that send.
     fn call(&self, codecs: [&str; 2], more: &Value) -> (Value, [Speaker; 2]) {
         let sockets = [socket(), socket()];
         let sides = [side(&sockets[0], codecs[0]), side(&sockets[1], codecs[1])];
@@ -369,18 +369,18 @@ fn heard(samples: &[f32], rate_hz: u32) -> Vec<Range<usize>> {
     parts
 }
 
-/// The longest part of a channel with a tone, s.
+/// Returns the longest part of a channel with a tone, s.
 fn heard_longest(samples: &[f32], rate_hz: u32) -> f64 {
     let longest = heard(samples, rate_hz).iter().map(Range::len).max();
     longest.unwrap_or(0) as f64 / f64::from(rate_hz)
 }
 
-/// The address of a recording.
+/// Returns the address of a recording.
 fn path_of(recording: &Value) -> &str {
     recording["path"].as_str().expect("a path")
 }
 
-/// The number of pieces of 50 ms with this frequency.
+/// Returns the number of pieces of 50 ms with this frequency.
 fn pieces_with(samples: &[f32], rate_hz: u32, hz: f32) -> usize {
     let pieces = samples.chunks_exact(rate_hz as usize / 20);
     pieces
@@ -397,7 +397,7 @@ fn channel(samples: &[f32], channels: u16, at: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Integrated loudness and true peak of a whole file, measured by ffmpeg.
+/// Returns the integrated loudness and the true peak of a whole file, measured by ffmpeg.
 fn ebur128(path: &Path) -> (f64, f64) {
     let output = Command::new("ffmpeg")
         .args(["-nostats", "-i"])
@@ -788,7 +788,7 @@ fn audio_of_a_pause_is_not_recorded() {
     }
 }
 
-/// The bodies of this many requests about recordings.
+/// Returns the bodies of this many requests about recordings.
 fn posts(hook: &std::net::TcpListener, count: usize) -> Vec<Value> {
     let mut found = Vec::new();
     while found.len() < count {
@@ -1480,7 +1480,7 @@ fn done<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-/// The object of this key. `None`: it does not exist.
+/// Returns the object of this key. `None`: it does not exist.
 fn object(store: &Store, key: &str) -> Option<Vec<u8>> {
     done(async {
         let mut download = match store.get(key, None, Timeouts::default()).await {
@@ -1495,7 +1495,7 @@ fn object(store: &Store, key: &str) -> Option<Vec<u8>> {
     })
 }
 
-/// A gateway that records to a store with a user's keys.
+/// Returns a gateway that records to a store with a user's keys.
 fn with_store(folder: &Path, endpoint: &str, more: &str, tables: &str) -> Command {
     let text = format!(
         "[s3]\nspool = \"{}\"\nendpoint = \"{endpoint}\"\npath-style = true\n{more}{tables}",

@@ -35,7 +35,7 @@ impl Gateway {
         self.running.wait_for(message)
     }
 
-    /// The address for proxies' requests.
+    /// Returns the address for proxies' requests.
     fn ng(&mut self) -> SocketAddr {
         let serving = self.running.wait_for("serving");
         let ng = serving["ng"].as_str().expect("an address");
@@ -89,7 +89,7 @@ impl Line {
     }
 }
 
-/// The reply to a request, in JSON.
+/// Returns the reply to a request, in JSON.
 fn ask(proxy: &UdpSocket, ng: SocketAddr, cookie: &str, request: &Value) -> Value {
     let message = format!("{cookie} {request}");
     proxy.send_to(message.as_bytes(), ng).expect("sent");

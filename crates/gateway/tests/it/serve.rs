@@ -43,7 +43,7 @@ impl Relay {
         }
     }
 
-    /// The reply to a request, in JSON.
+    /// Returns the reply to a request, in JSON.
     fn ask(&mut self, request: Value) -> Value {
         self.asked += 1;
         let message = format!("cookie{} {request}", self.asked);
@@ -101,7 +101,7 @@ impl Party {
         }
     }
 
-    /// The phone's description, with these formats and further lines.
+    /// Returns the phone's description, with these formats and further lines.
     fn sdp(&self, media: &str, more: &str) -> String {
         let port = self.socket.local_addr().expect("bound").port();
         let media = media.replace("PORT", &port.to_string());
@@ -173,7 +173,7 @@ impl Party {
         }
     }
 
-    /// The amplitude of a tone in the last second, relative to the sent one.
+    /// Returns the amplitude of a tone in the last second, relative to the sent one.
     fn level(&self, hz: f64) -> f64 {
         let pcm = &self.heard[self.heard.len().saturating_sub(8000)..];
         let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;
@@ -254,7 +254,7 @@ fn tags() -> Value {
     json!({"to-tag": "b"})
 }
 
-/// A call of PCMU on both sides.
+/// Returns a call of PCMU on both sides.
 fn plain_call(relay: &mut Relay) -> (Party, Party) {
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
     let to_b = relay.pass("offer", json!({}), &a.sdp(PCMU, ""));

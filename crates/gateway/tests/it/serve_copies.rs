@@ -9,7 +9,7 @@ const PCMU: &str = "m=audio PORT RTP/AVP 0";
 const A_HZ: f64 = 437.0;
 const B_HZ: f64 = 1013.0;
 
-/// A call of PCMU on both sides.
+/// Returns a call of PCMU on both sides.
 fn call(relay: &mut Relay) -> (Party, Party) {
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
     let none = json!({});

@@ -13,7 +13,7 @@ const B_HZ: f64 = 1013.0;
 /// Number of samples that a party must receive: a second, after the start.
 const SAMPLES: usize = 9600;
 
-/// A call with these SDP lines, and these keys in its offer.
+/// Returns a call with these SDP lines, and these keys in its offer.
 fn set_up(relay: &mut Relay, more: &Value, lines: [&str; 2], types: [u8; 2]) -> [Party; 2] {
     let mut a = Party::new(types[0], A_HZ);
     let mut b = Party::new(types[1], B_HZ);

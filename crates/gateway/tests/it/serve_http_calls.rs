@@ -426,7 +426,7 @@ impl Events {
         }
     }
 
-    /// The next event of this name.
+    /// Returns the next event of this name.
     fn wait_for(&mut self, name: &str) -> Value {
         loop {
             let (found, data) = self.next();

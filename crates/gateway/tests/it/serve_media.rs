@@ -61,7 +61,7 @@ impl Relay {
         format!("c{} ", self.cookie)
     }
 
-    /// The next reply, without its cookie.
+    /// Returns the next reply, without its cookie.
     fn reply(&mut self, cookie: &str) -> String {
         let mut room = [0; 65_536];
         let len = self.proxy.recv(&mut room).expect("a reply");
@@ -82,7 +82,7 @@ impl Relay {
         reply
     }
 
-    /// Two parties, A and B.
+    /// Returns two parties, A and B.
     fn call(&mut self, id: &str) -> [Party; 2] {
         let parties = ["a", "b"].map(Party::new);
         let keys = |sdp: &'_ String| sdp.clone().into_bytes();
@@ -104,7 +104,7 @@ impl Relay {
     }
 }
 
-/// The relay's port for a party's media.
+/// Returns the relay's port for a party's media.
 fn port_of(reply: &str) -> SocketAddr {
     let rest = reply.split("m=audio ").nth(1).expect("audio");
     let port = rest.split(' ').next().expect("a port");
@@ -160,7 +160,7 @@ impl Party {
         self.time += payload.len() as u32;
     }
 
-    /// The samples of this many packets of 20 ms.
+    /// Returns the samples of this many packets of 20 ms.
     fn hear(&self, packets: usize) -> Vec<f64> {
         let mut heard = Vec::new();
         for _ in 0..packets {
@@ -173,7 +173,7 @@ impl Party {
     }
 }
 
-/// A tone of this many frames.
+/// Returns a tone of this many frames.
 fn tone(rate_hz: u32, frames: usize) -> impl Iterator<Item = i16> {
     (0..frames).map(move |frame| {
         let angle = TAU * TONE_HZ * frame as f64 / f64::from(rate_hz);
@@ -197,7 +197,7 @@ fn write_tone(path: &Path, rate_hz: u32, channels: u16, seconds: usize) {
     writer.finalize().expect("finished");
 }
 
-/// The level of a frequency, 1 for that of [`tone`], and the level of the rest.
+/// Returns the level of a frequency, 1 for that of [`tone`], and the level of the rest.
 fn level(samples: &[f64], rate_hz: f64) -> (f64, f64) {
     let angle = |n: usize| TAU * TONE_HZ * n as f64 / rate_hz;
     let each = || samples.iter().enumerate();
@@ -511,7 +511,7 @@ fn recorded(path: &Path) -> [Vec<f64>; 2] {
     [channel(0), channel(1)]
 }
 
-/// The loud parts of a channel: first and last frame of each part without 100 ms of silence.
+/// Returns the loud parts of a channel: first and last frame of each part without 100 ms of silence.
 fn stretches(samples: &[f64]) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = Vec::new();
     for (at, _) in samples.iter().enumerate().filter(|(_, s)| s.abs() > 0.1) {
@@ -523,7 +523,7 @@ fn stretches(samples: &[f64]) -> Vec<(usize, usize)> {
     found
 }
 
-/// The files without the journal.
+/// Returns the files without the journal.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let entries = entries.map(|entry| entry.expect("a file"));

@@ -32,7 +32,7 @@ fn expect(stream: &mut TcpStream, expected: &str) {
     assert_eq!(String::from_utf8_lossy(&heard), expected);
 }
 
-/// All bytes until the relay closes.
+/// Returns all bytes until the relay closes.
 fn rest(stream: &mut TcpStream) -> String {
     let mut heard = Vec::new();
     match stream.read_to_end(&mut heard) {

@@ -30,7 +30,7 @@ fn with_state() -> (Relay, tempfile::TempDir) {
     (relay, folder)
 }
 
-/// A call of PCMU on both sides, with the ports that each party got.
+/// Returns a call of PCMU on both sides, with the ports that each party got.
 fn call(relay: &mut Relay, name: &str) -> (Party, Party, [u16; 2]) {
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
     let ports = set_up(relay, name, &mut a, &mut b);
@@ -137,7 +137,7 @@ fn line(crypto: &Crypto) -> String {
     format!("\r\na=crypto:{}", &*crypto.to_value())
 }
 
-/// The relay's sending key, from the line with this suite.
+/// Returns the relay's sending key, from the line with this suite.
 fn key_in(sdp: &str, suite: Suite) -> Crypto {
     let lines = sdp
         .lines()
@@ -514,7 +514,7 @@ fn without_state_calls_end_with_the_process() {
     assert_eq!(relay.ask(json!({"command": "list"}))["calls"], json!([]));
 }
 
-/// The message of a process that refuses to start.
+/// Returns the message of a process that refuses to start.
 fn refused(path: &Path) -> String {
     let path = path.to_str().expect("a text").to_owned();
     let output = Relay::command(&["--state".to_owned(), path])

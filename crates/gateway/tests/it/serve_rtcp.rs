@@ -7,7 +7,7 @@ use serde_json::json;
 
 const PCMU: &str = "m=audio PORT RTP/AVP 0";
 
-/// A receiver report without blocks (RFC 3550, section 6.4.2), and a source description with a canonical name (section 6.5).
+/// Returns a receiver report without blocks (RFC 3550, section 6.4.2), and a source description with a canonical name (section 6.5).
 fn report(ssrc: u32) -> Vec<u8> {
     let mut packet = vec![0x80, 201, 0, 1];
     packet.extend(ssrc.to_be_bytes());

@@ -486,7 +486,7 @@ fn asymmetric_party_may_send_from_anywhere_but_receives_at_its_address() {
     }
 }
 
-/// A stream of a file, from A to B.
+/// Returns a stream of a file, from A to B.
 fn stream(scene: &mut Scene, keys: &str) -> String {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     (scene.a.to, scene.stranger.to) = (Some(listen), Some(listen));

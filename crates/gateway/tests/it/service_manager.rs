@@ -36,7 +36,7 @@ impl Service {
         }
     }
 
-    /// The next message.
+    /// Returns the next message.
     fn told(&self) -> Vec<String> {
         let mut room = [0; 4096];
         let len = self.notified.recv(&mut room).expect("a message in time");
@@ -44,7 +44,7 @@ impl Service {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The next message with this line.
+    /// Returns the next message with this line.
     fn told_with(&self, line: &str) -> Vec<String> {
         loop {
             let told = self.told();

@@ -39,7 +39,7 @@ impl Gateway {
         self.relay.get_json(&format!("/v1/streams/{name}"))
     }
 
-    /// Raised alarms: stream, alarm, whether it is acknowledged.
+    /// Returns the raised alarms: for each, the stream, the alarm, and whether it is acknowledged.
     fn alarms(&self) -> Vec<(String, String, bool)> {
         let alarms = self.relay.get_json("/v1/alarms");
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -279,7 +279,7 @@ fn integrated_loudness_restarts_on_request() {
     wait_until(is_measured);
 }
 
-/// The next message to a webhook.
+/// Returns the next message to a webhook.
 fn told(hook: &TcpListener) -> Value {
     let (stream, _) = hook.accept().expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("valid");
@@ -448,7 +448,7 @@ fn open_listener(gateway: &Gateway, name: &str) -> Listener {
     Listener::open(gateway.relay.http, &format!("/v1/streams/{name}/listen"))
 }
 
-/// The texts of a stream's log lines, newest first.
+/// Returns the texts of a stream's log lines, newest first.
 fn log_of(gateway: &Gateway, name: &str) -> Vec<String> {
     let log = gateway.relay.get_json(&format!("/v1/streams/{name}/log"));
     assert_eq!(log["name"], name);

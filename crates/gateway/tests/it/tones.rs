@@ -44,7 +44,7 @@ fn channels(codec: Codec) -> usize {
     }
 }
 
-/// Sample rate of the codec.
+/// Returns the sample rate of the codec.
 fn rate_hz(codec: Codec) -> usize {
     match codec {
         Codec::G722 => 16_000,
@@ -52,7 +52,7 @@ fn rate_hz(codec: Codec) -> usize {
     }
 }
 
-/// Interleaved samples of the tones.
+/// Returns interleaved samples of the tones.
 fn tones(rate_hz: usize, channels: usize) -> Vec<i16> {
     let sample = |index: usize| {
         let (frame, channel) = (index / channels, index % channels);
@@ -62,7 +62,7 @@ fn tones(rate_hz: usize, channels: usize) -> Vec<i16> {
     (0..SENT_S * rate_hz * channels).map(sample).collect()
 }
 
-/// The longest packet time that fits a frame, microseconds.
+/// Returns the longest packet time that fits a frame, microseconds.
 fn packet_us(codec: Codec) -> usize {
     let width = if matches!(codec, Codec::L24 { .. }) {
         3
@@ -79,7 +79,7 @@ fn packet_us(codec: Codec) -> usize {
     }
 }
 
-/// The payloads of a call in this codec.
+/// Returns the payloads of a call in this codec.
 fn encoded(codec: Codec, packet_us: usize) -> Vec<Vec<u8>> {
     let samples = tones(rate_hz(codec), channels(codec));
     let per_packet = rate_hz(codec) * packet_us / 1_000_000 * channels(codec);
@@ -116,7 +116,7 @@ fn encoded(codec: Codec, packet_us: usize) -> Vec<Vec<u8>> {
     }
 }
 
-/// The samples of a codec's payloads, interleaved.
+/// Returns the samples of a codec's payloads, interleaved.
 fn decoded(codec: Codec, payloads: &[Vec<u8>]) -> Vec<f64> {
     let bytes = payloads.iter().flatten().copied();
     match codec {
@@ -182,7 +182,7 @@ fn raw_caps(rate_hz: i32, channels: i32) -> gst::Caps {
         .build()
 }
 
-/// The output of a stock element for buffers of 20 ms.
+/// Returns the output of a stock element for buffers of 20 ms.
 fn through_element(line: &str, caps: gst::Caps, buffers: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     threadbare_streams::init_gstreamer().expect("GStreamer");
     let mut harness = gst_check::Harness::new_parse(line);
@@ -278,7 +278,7 @@ fn tone_and_rest(samples: &[f64], hz: f64, rate_hz: usize) -> (f64, f64) {
     (sine.hypot(cosine), rest)
 }
 
-/// The expected share of both tones in each channel of `out`.
+/// Returns the expected share of both tones in each channel of `out`.
 fn expected(codec_in: Codec, codec_out: Codec) -> Vec<[f64; 2]> {
     match (channels(codec_in), channels(codec_out)) {
         (1, out) => vec![[1.0, 0.0]; out],
@@ -288,7 +288,7 @@ fn expected(codec_in: Codec, codec_out: Codec) -> Vec<[f64; 2]> {
     }
 }
 
-/// All faults of a stream's output.
+/// Returns all faults of a stream's output.
 fn complaints(stream: &Stream) -> Vec<String> {
     let mut found = Vec::new();
     if stream.heard_s < HEARD_S + SETTLED_S {
@@ -391,7 +391,7 @@ fn without(samples: &[f64], hz: f64, rate_hz: usize) -> Vec<f64> {
     samples.iter().enumerate().map(rest).collect()
 }
 
-/// Seconds by the timestamps, from the first sample to the last.
+/// Returns the duration of the output by its timestamps, from the first sample to the last, s.
 fn lasted_s(stream: &Stream) -> f64 {
     let read = |bytes: &Vec<u8>| {
         let packet = RtpPacket::parse(bytes).expect("RTP");
@@ -509,8 +509,8 @@ impl Case {
     }
 }
 
-/// A socket on a free port below the kernel's automatic ports. Streams that only forward packets use an automatic port, and
-/// must not get the port of a stream that starts later.
+/// Returns a socket on a free port below the kernel's automatic ports. Streams that only forward packets use an automatic port, and must
+/// not get the port of a stream that starts later.
 fn out_of_the_way() -> UdpSocket {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 10_000) as u16;

@@ -37,7 +37,7 @@ impl Arena {
         &self.0[i * STRIDE..][..len]
     }
 
-    /// The slots from `first` on, for a receive call.
+    /// Returns the slots from `first` on, for a receive call.
     pub(crate) fn rooms(&mut self, first: usize) -> ([IoSliceMut<'_>; BATCH], usize) {
         let mut slots = self.0[first * STRIDE..].chunks_exact_mut(STRIDE);
         let rooms = std::array::from_fn(|_| match slots.next() {

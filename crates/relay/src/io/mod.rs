@@ -60,10 +60,10 @@ pub(crate) trait PacketIo: Send {
     /// Finds the calls of the received batch.
     fn sort(&mut self, _pass: &mut Pass<'_>) {}
 
-    /// The arrivals of the last batch.
+    /// Returns the arrivals of the last batch.
     fn arrivals(&self) -> &[Arrival];
 
-    /// The bytes of the i-th arrival.
+    /// Returns the bytes of the i-th arrival.
     fn bytes(&mut self, i: usize) -> &mut [u8];
 
     /// Whether another run in this slice may find more without waiting for readiness.
@@ -132,7 +132,7 @@ pub(crate) struct ArrivalClock {
 }
 
 impl Pass<'_> {
-    /// Arrival time of a datagram, ns of CLOCK_MONOTONIC: within the last second, even if the wall clock jumped.
+    /// Returns the arrival time of a datagram, ns of CLOCK_MONOTONIC: within the last second, even if the wall clock jumped.
     #[inline]
     pub(crate) fn received_ns(&mut self, wall_ns: Option<u64>) -> u64 {
         let Some(wall_ns) = wall_ns else {

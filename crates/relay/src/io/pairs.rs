@@ -91,7 +91,7 @@ pub(crate) enum Rest {
 }
 
 impl Rest {
-    /// The local addresses of RTP and RTCP.
+    /// Returns the local addresses of RTP and RTCP.
     pub(crate) fn locals(&self) -> [Option<SocketAddr>; 2] {
         match self {
             Rest::Own { rtp, rtcp, .. } => [Some(*rtp), *rtcp],
@@ -136,7 +136,7 @@ impl Pairs {
         })
     }
 
-    /// The epoll instance with all its sockets.
+    /// Returns the epoll instance with all its sockets.
     pub(crate) fn watch(&self) -> &Arc<Epoll> {
         &self.epoll
     }
@@ -222,7 +222,7 @@ impl Pairs {
         Some(Udp::from_parts(socket, local, tos, drops))
     }
 
-    /// The next socket to read, and whether it has errors or data.
+    /// Returns the next socket to read, and whether it has errors or data.
     #[inline]
     fn next_port(&mut self) -> Option<(usize, EpollFlags)> {
         loop {

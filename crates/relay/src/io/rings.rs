@@ -94,7 +94,7 @@ impl Rings {
         }
     }
 
-    /// The next datagram from a ring; the key has its port's place, as in `add`.
+    /// Returns the next datagram from a ring; the key has its port's place, as in `add`.
     #[inline]
     pub(super) fn receive(&mut self, room: &mut [u8]) -> Option<Received> {
         self.lane.receive(room, &mut self.malformed)

@@ -155,7 +155,7 @@ impl LegPorts {
         Ok(LegPorts(LegKind::Own(OwnPorts::new(sockets, None))))
     }
 
-    /// The epoll instance of an earlier call that has the sockets.
+    /// Returns the epoll instance of an earlier call that has the sockets.
     pub(crate) fn watch(&self) -> Option<&Arc<Epoll>> {
         match &self.0 {
             LegKind::Own(own) => own.sockets.as_ref()?.watch.as_ref(),
@@ -163,7 +163,7 @@ impl LegPorts {
         }
     }
 
-    /// The address of the RTP port.
+    /// Returns the address of the RTP port.
     #[must_use]
     pub fn rtp_address(&self) -> SocketAddr {
         match &self.0 {
@@ -172,7 +172,7 @@ impl LegPorts {
         }
     }
 
-    /// The address of the RTCP port; `None`: RTCP and RTP share one (RFC 5761).
+    /// Returns the address of the RTCP port; `None`: RTCP and RTP share one (RFC 5761).
     #[must_use]
     pub fn rtcp_address(&self) -> Option<SocketAddr> {
         let rtcp = match &self.0 {
@@ -185,7 +185,7 @@ impl LegPorts {
     /// Sets the type of service (RFC 2474) or IPv6 traffic class of datagrams from these ports. A shared port keeps its own.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// Fails if the system refuses the setting.
     pub fn set_tos(&mut self, tos: u8) -> std::io::Result<()> {
         let LegKind::Own(own) = &mut self.0 else {
             return Ok(());

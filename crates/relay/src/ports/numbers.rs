@@ -216,7 +216,7 @@ impl<T> Numbers<T> {
         u32::from((number - self.first) / self.step)
     }
 
-    /// The unit that starts with this number.
+    /// Returns the unit that starts with this number.
     fn unit_at(&self, number: u16) -> Option<u32> {
         let above = number.checked_sub(self.first)?;
         let unit = above / self.step;

@@ -35,7 +35,7 @@ impl Drop for OpenSockets {
     }
 }
 
-/// Limit of open files at the first use.
+/// Returns the limit of open files at the first use.
 fn limit() -> u64 {
     *LIMIT.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft))
 }

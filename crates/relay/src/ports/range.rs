@@ -88,7 +88,7 @@ impl PortRange {
     /// Creates a range, without opening sockets.
     ///
     /// # Errors
-    /// The range is too small for a single leg.
+    /// Fails if the range is too small for a single leg.
     pub fn new(settings: RangeSettings) -> Result<PortRange, PortError> {
         let RangeSettings { first, last, .. } = settings;
         let (step, wanted) = match settings.port_use {
@@ -298,7 +298,7 @@ impl Drop for NumberLease {
     }
 }
 
-/// A number that other hosts cannot guess.
+/// Returns a number that other hosts cannot guess.
 pub(crate) fn random() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()

@@ -86,7 +86,7 @@ impl SharedPort {
         }))
     }
 
-    /// The address of the RTP port.
+    /// Returns the address of the RTP port.
     #[must_use]
     pub fn rtp_address(&self) -> SocketAddr {
         self.0.sockets.rtp.local()
@@ -95,7 +95,7 @@ impl SharedPort {
     /// Leases a place for the leg whose datagrams match `filter`.
     ///
     /// # Errors
-    /// Another leg has the same filter, or the port is full.
+    /// Fails if another leg has the same filter, or the port is full.
     pub fn lease(&self, filter: Filter) -> Result<LegPorts, PortError> {
         let refused = |error| PortError::Filter {
             local: self.rtp_address(),

@@ -59,7 +59,7 @@ pub(crate) struct MediaWorker<C: Call> {
 }
 
 impl<C: Call> MediaWorker<C> {
-    /// The media worker of `shard`, with `pairs` as its first packet I/O.
+    /// Creates the media worker of `shard`, with `pairs` as its first packet I/O.
     pub(crate) fn new(
         shard: &Shard,
         queue: Arc<OrderQueue<C>>,

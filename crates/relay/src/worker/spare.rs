@@ -14,7 +14,7 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Budget for slices of `wait_ns`, of which concealment has `share_ns`.
+    /// Creates budget for slices of `wait_ns`, of which concealment has `share_ns`.
     pub(super) fn new(wait_ns: u64, share_ns: u64) -> Spare {
         let units_max = ((share_ns / SPARE_UNIT_NS) as u32).max(UNITS_MIN);
         Spare {
@@ -30,7 +30,7 @@ impl Spare {
         self.units = if is_late { UNITS_MIN } else { self.units_max };
     }
 
-    /// The budget in units of [`SPARE_UNIT_NS`].
+    /// Returns the budget in units of [`SPARE_UNIT_NS`].
     pub(super) fn units(&mut self) -> &mut u32 {
         &mut self.units
     }

@@ -86,7 +86,7 @@ impl Timers {
         self.fired = fired;
     }
 
-    /// Time of the next `advance`.
+    /// Returns the time of the next `advance`.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.wheel.next_deadline_ns()
     }
@@ -103,7 +103,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// The calls that are due, in any order.
+    /// Returns the calls that are due, in any order.
     fn due(timers: &mut Timers, now_ns: u64) -> Vec<u32> {
         let mut due = Vec::new();
         timers.advance(now_ns, &mut due);

@@ -17,7 +17,7 @@ fn session(now_ns: u64) -> MediaSession {
     AudioSession::new(call(now_ns, false), SLICE).into()
 }
 
-/// A may use SRTP. Returns A's sender, too.
+/// Creates a call in which A uses SRTP with `suite`, if there is one. Also returns A's sender.
 fn bed(suite: Option<Suite>) -> (Bed<MediaSession>, Option<Sender>) {
     let mut bed = Bed::new(0, session(0));
     let Some(suite) = suite else {
@@ -29,7 +29,7 @@ fn bed(suite: Option<Suite>) -> (Bed<MediaSession>, Option<Sender>) {
     (bed, Some(sender))
 }
 
-/// Arrival time of each packet, ms, and its number: one every 20 ms; or number 12 late.
+/// Returns the arrival time of each packet, ms, and its number: one every 20 ms; or number 12 late.
 fn arrivals(is_one_late: bool) -> Vec<(u64, u16)> {
     let mut all: Vec<(u64, u16)> = (0..20)
         .map(|number| match number {
@@ -41,7 +41,7 @@ fn arrivals(is_one_late: bool) -> Vec<(u64, u16)> {
     all
 }
 
-/// The stream that B gets: numbers, and the middle of the audio.
+/// Returns the stream that B gets: numbers, and the middle of the audio.
 fn heard(staged: &[Staged]) -> Vec<(u16, u8)> {
     let mut found = Vec::new();
     for one in staged {

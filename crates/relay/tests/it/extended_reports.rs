@@ -6,8 +6,8 @@ use crate::common::media::{Bed, MS, call, party, speech};
 use threadbare_relay::{AudioSession, PortId};
 use threadbare_rtp::call::Side;
 
-/// A packet as a capture file, from and to the port that is read as RTCP. Capturing for real would need privileges.
-/// The format: <https://www.ietf.org/archive/id/draft-gharris-opsawg-pcap-01.html>; link type 101 is raw IP.
+/// Returns a packet as a capture file, from and to the port that is read as RTCP. Capturing for real would need privileges. The format:
+/// <https://www.ietf.org/archive/id/draft-gharris-opsawg-pcap-01.html>; link type 101 is raw IP.
 fn pcap_of(packet: &[u8], port: u16) -> Vec<u8> {
     let mut file = Vec::new();
     let length = 28 + packet.len() as u32;

@@ -52,7 +52,7 @@ fn set_mode(bed: &mut Bed<MediaSession>, side: Side, mode: Mode) {
     media.session_mut().set_mode(side, mode);
 }
 
-/// Sample that a side sends in a packet, decoded by tables 1 and 2 of ITU-T G.711. A sends PCMU, and B sends PCMA.
+/// Returns the sample that a side sends in a packet, decoded by tables 1 and 2 of ITU-T G.711. A sends PCMU, and B sends PCMA.
 fn said(side: Side, number: u16) -> i16 {
     let code = usize::from(0x55 ^ number as u8);
     match side {

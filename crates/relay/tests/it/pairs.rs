@@ -66,7 +66,7 @@ fn with_mux_a_leg_has_one_port_for_both() {
     assert_eq!(stage(&call, PortId::rtcp(0), to), [Refused::NoSuchPort]);
 }
 
-/// The result of a call's attempt to stage a datagram.
+/// Returns the result of a call's attempt to stage a datagram.
 fn stage(
     call: &threadbare_relay::CallHandle<Forwarder>,
     port: PortId,

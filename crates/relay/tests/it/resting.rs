@@ -14,7 +14,7 @@ use threadbare_relay::{
     CallHandle, Engine, Gathering, LegPorts, PortRange, PortUse, RangeSettings,
 };
 
-/// A range of as many legs, of ports that were free just now.
+/// Returns a range of as many legs, of ports that were free just now.
 fn range_of(legs: u16, quarantine: Duration) -> PortRange {
     let all = range_settings(LOCALHOST, PortUse::Pair);
     let free = PortRange::new(all.clone()).unwrap();
@@ -38,7 +38,7 @@ fn range_of(legs: u16, quarantine: Duration) -> PortRange {
     .unwrap()
 }
 
-/// A call of one leg that returns each datagram.
+/// Returns a call of one leg that returns each datagram.
 fn echo(engine: &Engine<Forwarder>, leg: LegPorts, to: &UdpSocket) -> CallHandle<Forwarder> {
     let to = to.local_addr().unwrap();
     let mut forwarder = Forwarder::new(to, to);

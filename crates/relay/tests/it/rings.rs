@@ -34,7 +34,7 @@ fn range_at(here: &str, legs: u16) -> PortRange {
     PortRange::new(settings).expect("a range")
 }
 
-/// A call between two parties with known paths.
+/// Returns a call between two parties with known paths.
 fn talk(
     engine: &Engine<Forwarder>,
     legs: Vec<LegPorts>,

@@ -37,7 +37,7 @@ fn by_ssrc(port: &SharedPort, ssrc: u32) -> LegPorts {
     port.lease(filter).unwrap()
 }
 
-/// A call of two parties on the same port.
+/// Returns a call of two parties on the same port.
 fn call(
     engine: &Engine<Forwarder>,
     port: &SharedPort,

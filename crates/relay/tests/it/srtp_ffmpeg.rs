@@ -39,7 +39,7 @@ fn name(suite: Suite) -> &'static str {
     }
 }
 
-/// The key in SDP's form: base64 of key and salt.
+/// Returns the key in SDP's form: base64 of key and salt.
 fn inline(key: &MasterKey) -> String {
     let crypto = Crypto {
         tag: 1,
@@ -140,7 +140,7 @@ fn tones_go_through(suite: Suite) {
     std::fs::remove_dir_all(&directory).expect("removed");
 }
 
-/// Two free ports in a row, for a program that opens them itself.
+/// Returns two free ports in a row, for a program that opens them itself.
 fn free_pair() -> SocketAddr {
     let pair = range(PortUse::Pair).lease().expect("ports");
     pair.rtp_address()

@@ -40,7 +40,7 @@ pub enum Target {
 }
 
 impl SessionConfig {
-    /// A call: two parties that hear each other, each on its own ports, A first. `directions`: from A to B, then from B to A.
+    /// Returns a call: two parties that hear each other, each on its own ports, A first. `directions`: from A to B, then from B to A.
     #[must_use]
     pub fn call(legs: [LegConfig; 2], directions: [DirectionConfig; 2]) -> SessionConfig {
         let [to_b, to_a] = directions;
@@ -60,8 +60,8 @@ impl SessionConfig {
         }
     }
 
-    /// A one-way stream on one pair of ports: from leg [`A`](LegId::A) to another party, which is leg [`B`](LegId::B), back to
-    /// the sender, or nowhere.
+    /// Returns a one-way stream on one pair of ports: from leg [`A`](LegId::A) to another party, which is leg [`B`](LegId::B), back to the
+    /// sender, or nowhere.
     #[must_use]
     pub fn stream(source: LegConfig, target: Target, direction: DirectionConfig) -> SessionConfig {
         let is_verbatim = matches!(target, Target::Verbatim(_));

@@ -21,17 +21,17 @@ impl Session {
         }
     }
 
-    /// The flow that gets a leg's media.
+    /// Returns the flow that gets a leg's media.
     fn input_mut(&mut self, leg: impl Into<LegId>) -> Option<&mut Flow> {
         self.flows.of_mut(leg.into().index())
     }
 
-    /// The flow that gets a leg's media.
+    /// Returns the flow that gets a leg's media.
     fn input(&self, leg: impl Into<LegId>) -> Option<&Flow> {
         self.flows.of(leg.into().index())
     }
 
-    /// The flow to a leg.
+    /// Returns the flow to a leg.
     fn output_mut(&mut self, to: impl Into<LegId>) -> Option<&mut Flow> {
         let to = to.into().index();
         self.flows.iter_mut().find(|flow| flow.to == to)
@@ -44,7 +44,7 @@ impl Session {
         }
     }
 
-    /// The current treatment of this leg's media.
+    /// Returns the current treatment of this leg's media.
     #[must_use]
     pub fn mode(&self, leg: impl Into<LegId>) -> Mode {
         let flow = self.input(leg).filter(|flow| !flow.is_silent);
@@ -75,7 +75,7 @@ impl Session {
     /// Plays a clip to this party instead of the other one's audio. A clip that is being played ends.
     ///
     /// # Errors
-    /// The clip's rate or channels are not supported, or this party accepts no audio that can be encoded.
+    /// Fails if the clip's rate or channels are not supported, or this party accepts no audio that can be encoded.
     pub fn play(&mut self, now_ns: u64, to: impl Into<LegId>, clip: Clip) -> Result<(), PlayError> {
         self.play_part(now_ns, to, clip, Part::default())
     }
@@ -83,7 +83,7 @@ impl Session {
     /// Plays a part of a clip to this party.
     ///
     /// # Errors
-    /// The same as for [`play`](Self::play).
+    /// Fails as [`play`](Self::play) does.
     pub fn play_part(
         &mut self,
         now_ns: u64,
@@ -98,7 +98,7 @@ impl Session {
             .begin_play(now_ns, Sound::Clip(clip), part, &payloads)
     }
 
-    /// The rest of the clip that is being played to this party, if any.
+    /// Returns the rest of the clip that is being played to this party, if any.
     #[must_use]
     pub fn play_left(&self, to: impl Into<LegId>) -> Option<PlayLeft> {
         let to = to.into().index();
@@ -129,16 +129,16 @@ impl Session {
         }
     }
 
-    /// Number of this leg's samples queued in the tap.
+    /// Returns the number of this leg's samples queued in the tap.
     #[must_use]
     pub fn tapped(&self, leg: impl Into<LegId>) -> usize {
         self.input(leg).map_or(0, |flow| flow.direction.tapped())
     }
 
-    /// A leg, for new signalling.
+    /// Returns a leg, for new signalling.
     ///
     /// # Panics
-    /// The session has no such leg.
+    /// Panics if the session has no such leg.
     pub fn leg_mut(&mut self, leg: impl Into<LegId>) -> &mut Leg {
         // Input and output of this leg are chosen again with the next packet.
         for flow in self.flows.iter_mut() {
@@ -182,7 +182,7 @@ impl Session {
     /// first. A held party gets none.
     ///
     /// # Errors
-    /// A value is out of range, too many digits are queued, or the party accepts neither events nor audio that can be encoded.
+    /// Fails if a value is out of range, too many digits are queued, or the party accepts neither events nor audio that can be encoded.
     pub fn insert_dtmf(
         &mut self,
         now_ns: u64,
@@ -239,7 +239,8 @@ impl Session {
     /// Sets [`DirectionConfig::packet_ns`](super::DirectionConfig) of the audio that goes from this leg to the other one.
     ///
     /// # Errors
-    /// The receiving side has no format with this packet time, or the packets do not fit a datagram. Nothing changes then.
+    /// Fails if the receiving side has no format with this packet time, or if the packets do not fit a datagram. In this case, nothing
+    /// changes.
     pub fn set_packet_ns(
         &mut self,
         leg: impl Into<LegId>,
@@ -258,7 +259,7 @@ impl Session {
     /// [`EncoderSettings`](crate::codec::EncoderSettings). Nothing else changes. Audio that passes unconverted is not affected.
     ///
     /// # Errors
-    /// A value is out of range, in which case nothing changes, or the library refuses.
+    /// Fails if a value is out of range, in which case nothing changes, or if the library refuses the change.
     pub fn set_bitrate(
         &mut self,
         leg: impl Into<LegId>,

@@ -42,7 +42,7 @@ pub(super) fn pcmu() -> Format {
     format(Encoding::Pcmu, 8000, 1)
 }
 
-/// The fields of an event packet (RFC 4733, section 2.3): number, end, volume, duration.
+/// Returns the fields of an event packet (RFC 4733, section 2.3): number, end, volume, duration.
 pub(super) fn event(heard: &Heard) -> (u8, bool, u8, u16) {
     let [number, flags, high, low] = heard.payload[..].try_into().expect("four bytes");
     let duration = u16::from_be_bytes([high, low]);

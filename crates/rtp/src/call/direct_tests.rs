@@ -20,7 +20,7 @@ fn direct(passes_directly: bool) -> DirectionConfig {
     }
 }
 
-/// A call with jitter buffers of 40 ms.
+/// Returns a call with jitter buffers of 40 ms.
 fn bed(a: &[Payload], b: &[Payload], passes_directly: bool) -> Bed {
     let direction = direct(passes_directly);
     let mut bed = Bed::new(a, b, direction);
@@ -43,7 +43,7 @@ fn same_with(passes_directly: bool) -> Bed {
 }
 
 impl Bed {
-    /// A packet of 20 ms with this number and payload, 0 for the first. The timestamp follows from the number.
+    /// Returns a packet of 20 ms with this number and payload, 0 for the first. The timestamp follows from the number.
     fn numbered(&mut self, number: u16, payload: &[u8]) -> Vec<u8> {
         let (seq, time) = (self.seq, self.time);
         self.seq = seq.wrapping_add(number);

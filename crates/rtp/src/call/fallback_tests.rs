@@ -231,7 +231,7 @@ impl Bed {
         }
     }
 
-    /// Level of a tone in the packets sent between these times, relative to the sender's; 1: equal.
+    /// Returns the level of a tone in the packets sent between these times, relative to the sender's; 1: equal.
     fn level(&self, hz: f64, from_ms: u64, to_ms: u64) -> f64 {
         let mut decoder = Decoder::new(self.to).unwrap();
         let mut pcm = Vec::new();

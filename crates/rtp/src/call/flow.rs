@@ -70,7 +70,7 @@ impl Flow {
         Ok(legs)
     }
 
-    /// Index of the leg whose media leaves now; `None`: a sound replaces all legs.
+    /// Returns the index of the leg whose media leaves now; `None`: a sound replaces all legs.
     #[inline]
     pub(super) fn active_leg(&self) -> Option<usize> {
         match &self.inputs {
@@ -83,7 +83,7 @@ impl Flow {
         }
     }
 
-    /// The active input (0 is the leg itself, then its fallbacks), and how often it has changed.
+    /// Returns the active input (0 is the leg itself, then its fallbacks), and how often it has changed.
     pub(super) fn input(&self) -> (usize, u64) {
         let choice = self.inputs.as_ref().map(|inputs| inputs.choice());
         choice.map_or((0, 0), |choice| (choice.active(), choice.switches()))
@@ -192,13 +192,13 @@ impl Flows {
         std::iter::once(&mut self.first).chain(self.second.as_deref_mut())
     }
 
-    /// The flow that gets this leg's media.
+    /// Returns the flow that gets this leg's media.
     #[inline]
     pub(super) fn of(&self, leg: usize) -> Option<&Flow> {
         self.iter().find(|flow| flow.from == leg)
     }
 
-    /// The flow that gets this leg's media.
+    /// Returns the flow that gets this leg's media.
     #[inline]
     pub(super) fn of_mut(&mut self, leg: usize) -> Option<&mut Flow> {
         self.iter_mut().find(|flow| flow.from == leg)

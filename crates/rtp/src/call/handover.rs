@@ -40,7 +40,7 @@ pub(super) enum Hold {
 }
 
 impl Hold {
-    /// Time after which an unsent packet is dropped, counted from when it was due.
+    /// Returns the time after which an unsent packet is dropped, counted from when it was due.
     #[inline]
     pub(super) fn delay_ns(&self) -> u64 {
         match self {
@@ -77,7 +77,7 @@ pub(super) fn note_passed(last: &mut Option<SeqNum>, media: &Media<'_>) {
     }
 }
 
-/// The sequence number of an RTP packet. A packet in a leg's store has a whole header.
+/// Returns the sequence number of an RTP packet. A packet in a leg's store has a whole header.
 #[inline]
 fn number(packet: &[u8]) -> SeqNum {
     match packet {

@@ -131,7 +131,7 @@ impl Inputs {
         }
     }
 
-    /// The active sound, if the active input is one.
+    /// Returns the active sound, if the active input is one.
     pub(super) fn active_sound(&self) -> Option<&Sound> {
         match self.backups.get(self.choice.active().checked_sub(1)?)? {
             Backup::Sound(sound) => Some(sound),

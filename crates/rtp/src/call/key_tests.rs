@@ -19,7 +19,7 @@ fn listeners() -> Vec<Format> {
     ]
 }
 
-/// A call from a party with events to one without.
+/// Returns a call from a party with events to one without.
 fn to_audio_only(from: Format, to: Format, packet_ns: u64) -> Bed {
     let direction = DirectionConfig {
         packet_ns,
@@ -64,7 +64,7 @@ impl Bed {
         }
     }
 
-    /// The DTMF digits that B hears, each with its length in ms.
+    /// Returns the DTMF digits that B hears, each with its length in ms.
     fn keys_heard(&self, to: Format) -> Vec<(u8, u64)> {
         let pcm = self.decoded(to);
         let first = pcm.iter().step_by(usize::from(to.channels)).copied();

@@ -94,12 +94,12 @@ impl Key {
             && own_time == self.own_time.plus(told as u32)
     }
 
-    /// The digit's length so far, ns.
+    /// Returns the digit's length so far, ns.
     pub(super) fn ns(&self) -> u64 {
         (u128::from(self.units) * u128::from(NS_PER_S) / u128::from(self.own_hz)) as u64
     }
 
-    /// The length at another clock rate, as a segment: units before it, and in it.
+    /// Returns the length at another clock rate, as a segment: units before it, and in it.
     pub(super) fn segment(&self, to_hz: u32) -> (u32, u16) {
         let units = self.units * u64::from(to_hz) / u64::from(self.own_hz);
         let before = units.saturating_sub(1) / SEGMENT_UNITS_MAX * SEGMENT_UNITS_MAX;

@@ -174,7 +174,7 @@ impl LegId {
     /// The second leg: party B of a call, or the destination of a stream.
     pub const B: LegId = LegId(1);
 
-    /// The party of a call.
+    /// Returns the party of a call.
     #[must_use]
     pub fn side(self) -> Side {
         if self == LegId::A { Side::A } else { Side::B }

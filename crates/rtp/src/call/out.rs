@@ -42,7 +42,7 @@ impl Made {
         self.ends.push(self.bytes.len());
     }
 
-    /// Number of packets left to take.
+    /// Returns the number of packets left to take.
     pub(super) fn len(&self) -> usize {
         self.ends.len() - self.taken
     }
@@ -67,13 +67,13 @@ impl Scratch {
         self.work.spare = units;
     }
 
-    /// Number of packets of a [`Transcoder`](super::Transcoder) left to take.
+    /// Returns the number of packets of a [`Transcoder`](super::Transcoder) left to take.
     #[must_use]
     pub fn made(&self) -> usize {
         self.made.len()
     }
 
-    /// The budget that is left for optional work.
+    /// Returns the budget that is left for optional work.
     #[must_use]
     pub fn spare(&self) -> u32 {
         self.work.spare
@@ -156,7 +156,7 @@ impl Sending<'_> {
         }
     }
 
-    /// The number of the next packet.
+    /// Returns the number of the next packet.
     #[inline]
     pub(super) fn next_seq(&self) -> SeqNum {
         match self {
@@ -210,7 +210,7 @@ pub(super) struct Leaves {
 }
 
 impl Leaves {
-    /// The place that the packets of a leg leave from. `is_shared`: the first two legs use the same ports.
+    /// Returns the place that the packets of a leg leave from. `is_shared`: the first two legs use the same ports.
     #[inline]
     pub(super) fn of(leg: usize, is_shared: bool) -> Leaves {
         Leaves {

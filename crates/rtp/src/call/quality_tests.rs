@@ -17,7 +17,7 @@ fn report(lost_in_256: u8) -> Vec<u8> {
     bytes
 }
 
-/// A speaks for 30 s, and every `loss`th packet is lost; B reports each 5 s until `until_s`.
+/// Runs a call in which A speaks for 30 s, and every `loss`th packet is lost. B reports every 5 s until `until_s`.
 fn call(loss: Option<u64>, lost_in_256: u8, until_s: u64) -> SessionStats {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let mut bed = Bed::between(pcmu, pcmu);
@@ -43,7 +43,7 @@ fn call(loss: Option<u64>, lost_in_256: u8, until_s: u64) -> SessionStats {
     bed.call.stats()
 }
 
-/// Mean loss, jitter and MOS.
+/// Returns the mean loss, jitter and MOS.
 fn means(quality: Option<crate::quality::Quality>) -> [f64; 3] {
     let quality = quality.expect("a record");
     [quality.loss_percent, quality.jitter_ms, quality.mos]

@@ -32,19 +32,19 @@ pub struct SessionStats {
 }
 
 impl SessionStats {
-    /// The sender of a stream.
+    /// Returns the sender of a stream.
     #[must_use]
     pub fn source(&self) -> &LegStats {
         &self.legs[0]
     }
 
-    /// The leg that sends a stream.
+    /// Returns the leg that sends a stream.
     #[must_use]
     pub fn target(&self) -> &LegStats {
         &self.legs[self.to[0].index()]
     }
 
-    /// The direction of a stream.
+    /// Returns the direction of a stream.
     #[must_use]
     pub fn direction(&self) -> &DirectionStats {
         &self.directions[0]
@@ -93,7 +93,7 @@ impl Session {
     /// Creates a session that starts at `now_ns`.
     ///
     /// # Errors
-    /// A setting is out of range, or the sound of a fallback cannot be played.
+    /// Fails if a setting is out of range, or the sound of a fallback cannot be played.
     pub fn new(now_ns: u64, config: SessionConfig) -> Result<Session, SessionError> {
         let first = Flow::new(config.first, &config.legs)?;
         let second = config.second.map(|flow| Flow::new(flow, &config.legs));
@@ -182,13 +182,13 @@ impl Session {
         is_mux(leg) || (self.shares_ports && leg == 0 && is_mux(1))
     }
 
-    /// Index of the leg on these ports; of two legs, that of the first one.
+    /// Returns the index of the leg on these ports; of two legs, that of the first one.
     #[inline]
     fn first_leg_on(&self, ports: u8) -> usize {
         usize::from(ports) + usize::from(self.shares_ports && ports > 0)
     }
 
-    /// The leg that a datagram belongs to. The bytes may still be encrypted: SRTP and SRTCP have the bytes in question in the
+    /// Returns the leg that a datagram belongs to. The bytes may still be encrypted: SRTP and SRTCP have the bytes in question in the
     /// clear.
     #[must_use]
     #[inline]
@@ -223,7 +223,7 @@ impl Session {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         if let Some((leg, payload_type)) = self.refused_type
             && !std::mem::replace(&mut self.has_told_type, true)
@@ -254,7 +254,7 @@ impl Session {
         None
     }
 
-    /// Time of the next poll if nothing arrives before; 0: now.
+    /// Returns the time of the next poll if nothing arrives before; 0: now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let mut next = Soonest(None);
@@ -279,23 +279,23 @@ impl Session {
         next.0
     }
 
-    /// Time of the poll for media of this time.
+    /// Returns the time of the poll for media of this time.
     #[inline]
     fn poll_ns(&self, media_ns: u64) -> u64 {
         media_ns.saturating_sub(self.ahead_ns) + self.hold_ns()
     }
 
-    /// A leg.
+    /// Returns a leg.
     ///
     /// # Panics
-    /// The session has no such leg.
+    /// Panics if the session has no such leg.
     #[must_use]
     #[inline]
     pub fn leg(&self, leg: impl Into<LegId>) -> &Leg {
         &self.legs[leg.into().index()]
     }
 
-    /// The leg that sends the media of this leg.
+    /// Returns the leg that sends the media of this leg.
     #[must_use]
     pub fn receiver_of(&self, leg: impl Into<LegId>) -> &Leg {
         let leg = leg.into().index();
@@ -323,7 +323,7 @@ impl Session {
         }
     }
 
-    /// Counters and gauges.
+    /// Returns the counters and gauges.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         SessionStats {
@@ -333,7 +333,7 @@ impl Session {
         }
     }
 
-    /// Counters of the direction that this leg's media takes.
+    /// Returns the counters of the direction that this leg's media takes.
     #[must_use]
     pub fn direction_stats(&self, leg: impl Into<LegId>) -> DirectionStats {
         let leg = leg.into().index();
@@ -341,7 +341,7 @@ impl Session {
         flow.map_or_else(DirectionStats::default, Flow::stats)
     }
 
-    /// The state of a call that another process needs to continue it. Settings are not part of it. `None`: not a call.
+    /// Returns the state of a call that another process needs to continue it. Settings are not part of it. `None`: not a call.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Option<CallState> {
         let [a, b] = &self.legs[..] else {
@@ -392,7 +392,7 @@ impl Session {
         self.hold = Some(Box::new(Hold::On));
     }
 
-    /// Time after which an unsent packet is dropped, counted from when it was due.
+    /// Returns the time after which an unsent packet is dropped, counted from when it was due.
     #[inline]
     pub(super) fn hold_ns(&self) -> u64 {
         self.hold.as_ref().map_or(0, |hold| hold.delay_ns())
@@ -408,7 +408,7 @@ impl Session {
         }
     }
 
-    /// The state of a stream that has stopped, for the process that continues it. Packets that are still queued here are left to
+    /// Returns the state of a stream that has stopped, for the process that continues it. Packets that are still queued here are left to
     /// that process.
     #[must_use]
     pub fn state(&self, now_ns: u64) -> LineState {

@@ -93,7 +93,7 @@ impl Bed {
             });
     }
 
-    /// Packets of 20 ms with all optional parts of a header.
+    /// Returns packets of 20 ms with all optional parts of a header.
     fn stream(&mut self, payload_type: u8, packets: u32) -> Vec<Vec<u8>> {
         (0..packets)
             .map(|number| {
@@ -130,7 +130,7 @@ impl Bed {
             .collect()
     }
 
-    /// The reports sent to an address.
+    /// Returns the reports sent to an address.
     fn reports_to(&self, address: SocketAddr) -> Vec<&[u8]> {
         let sent = self.sent.iter();
         sent.filter(|(channel, to, _)| (*channel, *to) == (Channel::Rtcp, address))
@@ -330,7 +330,7 @@ fn audio_held_by_a_filter_leaves_in_a_pause() {
     }
 }
 
-/// A packet of 20 ms.
+/// Returns a packet of 20 ms.
 fn packet(number: u32) -> Vec<u8> {
     let mut bytes = vec![0x80, 0];
     bytes.extend((number as u16).wrapping_sub(60).to_be_bytes());

@@ -267,7 +267,7 @@ impl Bed {
         end.distance_from(first.time) as f64 * 1000.0 / f64::from(to.clock_rate_hz)
     }
 
-    /// The audio that B hears, with silence for missing packets.
+    /// Returns the audio that B hears, with silence for missing packets.
     pub(super) fn decoded_with_silence(&self, to: Format) -> Vec<f32> {
         let mut decoder = Decoder::new(to).unwrap();
         let mut pcm = Vec::new();

@@ -10,7 +10,7 @@ use crate::jitter::{self};
 use crate::leg::LegConfig;
 use crate::leg::{Payload, PayloadMap};
 
-/// Common formats, one of each kind.
+/// Returns common formats, one of each kind.
 fn formats() -> Vec<Format> {
     vec![
         format(Encoding::Pcmu, 8000, 1),
@@ -29,7 +29,7 @@ fn formats() -> Vec<Format> {
     ]
 }
 
-/// Amplitude of the part of a signal at this frequency: its discrete Fourier transform there, with a Hann window.
+/// Returns the amplitude of the part of a signal at this frequency: its discrete Fourier transform there, with a Hann window.
 fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
     let length = signal.len() as f64;
     let (mut re, mut im) = (0.0, 0.0);
@@ -43,7 +43,7 @@ fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
     2.0 * re.hypot(im) / length
 }
 
-/// Frequency of the greatest amplitude near the tone, and level in dB relative to the sent one, for each channel.
+/// Returns the frequency of the greatest amplitude near the tone, and level in dB relative to the sent one, for each channel.
 fn measure(pcm: &[f32], to: Format) -> Vec<(f64, f64)> {
     let rate_hz = f64::from(to.sample_rate_hz);
     (0..usize::from(to.channels))
@@ -62,7 +62,7 @@ fn measure(pcm: &[f32], to: Format) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Packets that fit a datagram: 4 ms of eight channels of L24.
+/// Returns the longest packet time in ms that fits a datagram: 4 ms for eight channels of L24.
 fn packet_ms(format: Format) -> u64 {
     let most = format.max_frames_for(1440).unwrap_or(usize::MAX);
     let fits = |ms: &u64| {

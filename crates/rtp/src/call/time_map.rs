@@ -53,7 +53,7 @@ impl TimeMap {
         self.begin_play_ns = now_ns;
     }
 
-    /// The outgoing timestamp of `time`, which is played at `play_ns`. Rates are units per second, not 0.
+    /// Returns the outgoing timestamp of `time`, which is played at `play_ns`. Rates are units per second, not 0.
     #[inline]
     pub(super) fn map(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) -> RtpTime {
         if !self.is_anchored || (from_hz, to_hz) != (self.from_hz, self.to_hz) {
@@ -73,19 +73,19 @@ impl TimeMap {
         self.to.plus((units * to_rate).div_euclid(from_rate) as u32)
     }
 
-    /// The outgoing timestamp of inserted audio to be played at `play_ns`, not before the end of the sent audio. The incoming
-    /// audio starts again after it.
+    /// Returns the outgoing timestamp of inserted audio to be played at `play_ns`, not before the end of the sent audio. The incoming audio
+    /// starts again after it.
     pub(super) fn at(&mut self, play_ns: u64, to_hz: u32) -> RtpTime {
         self.restart();
         self.map(RtpTime(0), play_ns, to_hz, to_hz)
     }
 
-    /// Play time of the end of the sent audio.
+    /// Returns the play time of the end of the sent audio.
     pub(super) fn end_play_ns(&self) -> u64 {
         self.end_play_ns
     }
 
-    /// Outgoing units per second.
+    /// Returns the outgoing units per second.
     pub(super) fn rate_hz(&self) -> u32 {
         self.to_hz
     }
@@ -96,7 +96,7 @@ impl TimeMap {
         if is_behind { self.end } else { time }
     }
 
-    /// Play time of the outgoing timestamp `time`, if anything was sent.
+    /// Returns the play time of the outgoing timestamp `time`, if anything was sent.
     pub(super) fn play_ns(&self, time: RtpTime) -> Option<u64> {
         let units = time.distance_from(self.end);
         let ns = units * NS_PER_S as i64 / i64::from(self.to_hz);
@@ -156,7 +156,7 @@ pub struct Anchor {
 }
 
 impl TimeMap {
-    /// The mapping; `None` if the next timestamps are detached from the previous ones.
+    /// Returns the mapping; `None` if the next timestamps are detached from the previous ones.
     pub(super) fn take_anchor(&self) -> Option<Anchor> {
         self.is_anchored.then_some(Anchor {
             from: self.from,
@@ -173,7 +173,7 @@ impl TimeMap {
         (self.is_anchored, self.shift_ns) = (true, 0);
     }
 
-    /// The position of the outgoing timestamps; `None` if nothing was sent yet.
+    /// Returns the position of the outgoing timestamps; `None` if nothing was sent yet.
     pub(super) fn snapshot(&self, now_ns: u64) -> Option<TimeState> {
         self.has_sent.then(|| TimeState {
             end: self.end,

@@ -60,7 +60,7 @@ impl Transcoder {
     /// Creates a transcoder.
     ///
     /// # Errors
-    /// The packet time is not possible with the format.
+    /// Fails if the packet time is not possible with the format.
     pub fn new(config: TranscoderConfig) -> Result<Transcoder, SessionError> {
         let mut direction = Direction::new(config.direction, &config.to)?;
         direction.mend_all();
@@ -86,7 +86,7 @@ impl Transcoder {
     /// Changes the formats; the outgoing stream continues with its SSRC, numbers and timestamps.
     ///
     /// # Errors
-    /// See [`new`](Self::new); on an error nothing changes.
+    /// Fails as [`new`](Self::new) does. In this case, nothing changes.
     pub fn reconfigure(
         &mut self,
         config: TranscoderConfig,
@@ -208,7 +208,7 @@ impl Transcoder {
         self.packets_made += (made.len() - before) as u64;
     }
 
-    /// The next outgoing packet.
+    /// Returns the next outgoing packet.
     pub fn poll_packet<'a>(&mut self, scratch: &'a mut Scratch) -> Option<Transcoded<'a>> {
         let bytes = scratch.made.next()?;
         let time = bytes.get(4..8)?.try_into().ok()?;
@@ -220,7 +220,7 @@ impl Transcoder {
         })
     }
 
-    /// Total number of packets produced.
+    /// Returns the total number of packets produced.
     #[must_use]
     pub fn packets_made(&self) -> u64 {
         self.packets_made
@@ -231,19 +231,19 @@ impl Transcoder {
         self.writer.ssrc = ssrc;
     }
 
-    /// The outgoing SSRC.
+    /// Returns the outgoing SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.writer.ssrc
     }
 
-    /// The next outgoing sequence number.
+    /// Returns the next outgoing sequence number.
     #[must_use]
     pub fn next_seq(&self) -> SeqNum {
         self.writer.seq
     }
 
-    /// The longest time that audio waits until a packet is full, ns.
+    /// Returns the longest time that audio waits until a packet is full, ns.
     #[must_use]
     pub fn delay_ns(&self) -> u64 {
         self.config.packet_ns

@@ -219,7 +219,7 @@ fn addresses_differ_by_each_field() {
     }
 }
 
-/// All matching filters, the most specific one first.
+/// Returns all matching filters, the most specific one first.
 fn naive(routes: &[(Filter, u32)], host: u32, ssrc: u32, payload_type: u8) -> Option<u32> {
     let fits = |filter: &Filter| {
         filter.ssrc.is_none_or(|its| its == Ssrc(ssrc))

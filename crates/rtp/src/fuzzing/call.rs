@@ -108,7 +108,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// A datagram: RTP that follows or jumps, or the input's raw bytes.
+    /// Returns a datagram: RTP that follows or jumps, or the input's raw bytes.
     fn datagram(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let kind = input.byte();
         let len = usize::from(input.byte());

@@ -93,13 +93,13 @@ impl Admission {
         }
     }
 
-    /// The current source's address and SSRC.
+    /// Returns the current source's address and SSRC.
     pub(super) fn current(&self) -> Option<(SocketAddr, Ssrc)> {
         let (address, ssrc, _) = self.source()?;
         Some((address, ssrc))
     }
 
-    /// Time of its last packet, ns.
+    /// Returns the time of its last packet, ns.
     pub(super) fn heard_ns(&self) -> Option<u64> {
         self.current.map(|current| current.heard_ns)
     }
@@ -118,7 +118,7 @@ impl Admission {
         }
     }
 
-    /// The current source, with the number of its last packet.
+    /// Returns the current source, with the number of its last packet.
     pub(super) fn source(&self) -> Option<(SocketAddr, Ssrc, SeqNum)> {
         let (party, current) = (self.latch.party()?, self.current?);
         Some((party.address, current.ssrc, current.last))
@@ -391,7 +391,7 @@ impl Current {
         self.heard_ns = self.heard_ns.max(at_ns);
     }
 
-    /// Silence after which the current source has missed its turn.
+    /// Returns the duration of silence after which the current source has missed its turn.
     fn turn_ns(&self) -> u64 {
         let spacing_ns = match self.spacing_ns {
             0 => SPACING_NS_DEFAULT,

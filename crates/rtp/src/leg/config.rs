@@ -41,7 +41,7 @@ pub struct LegConfig {
 }
 
 impl LegConfig {
-    /// Payload types that the peer accepts.
+    /// Returns payload types that the peer accepts.
     #[must_use]
     pub fn takes(&self) -> &Arc<PayloadMap> {
         self.takes.as_ref().unwrap_or(&self.payloads)

@@ -43,7 +43,7 @@ impl Gate {
     /// Judges a datagram of the first port.
     ///
     /// # Errors
-    /// The datagram does not belong to the party. It is counted.
+    /// Fails if the datagram does not belong to the party. Such datagrams are counted.
     #[inline]
     pub fn judge(&mut self, at_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
         if self.latch.hears(at_ns, from) {
@@ -67,7 +67,7 @@ impl Gate {
     /// datagrams come from.
     ///
     /// # Errors
-    /// The datagram does not belong to the party. It is counted.
+    /// Fails if the datagram does not belong to the party. Such datagrams are counted.
     pub fn judge_rtcp(&mut self, at_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
         if !self.latch.config().allows(from) {
             return self.refuse(Refusal::NotAllowed);
@@ -102,8 +102,8 @@ impl Gate {
         self.latch.to()
     }
 
-    /// RTCP destination: the source address of received RTCP, or the signalled one, or the port after [`to`](Self::to) (RFC 3550,
-    /// section 11).
+    /// Returns the destination of RTCP: the source address of received RTCP. Until that is known, it is the signalled address, or the port
+    /// after [`to`](Self::to) (RFC 3550, section 11).
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
         let to = self.latch.to()?;
@@ -134,7 +134,7 @@ impl Gate {
         self.refused
     }
 
-    /// The state with which another process continues.
+    /// Returns the state with which another process continues.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> GateState {
         GateState {
@@ -174,7 +174,7 @@ mod tests {
         Gate::new(0, config)
     }
 
-    /// Number of datagrams of an address, 20 ms apart, that are refused before one is accepted; `None`: all.
+    /// Returns the number of datagrams of an address, 20 ms apart, that are refused before one is accepted; `None`: all.
     fn refused_first(gate: &mut Gate, now_ns: u64, from: SocketAddr) -> Option<usize> {
         (0..300).position(|number| gate.judge(now_ns + number * 20 * MS, from).is_ok())
     }

@@ -104,7 +104,7 @@ impl Latch {
         }
     }
 
-    /// The party's present address.
+    /// Returns the party's present address.
     #[inline]
     pub(super) fn party(&self) -> Option<Heard> {
         self.party
@@ -269,7 +269,7 @@ impl Latch {
         }
     }
 
-    /// Number of packets that an address needs while the leg is free; `None`: the party sends from its signalled address.
+    /// Returns the number of packets that an address needs while the leg is free; `None`: the party sends from its signalled address.
     fn first_packets(&self, from: SocketAddr) -> Option<u32> {
         let Some(peer) = self.config.peer else {
             return Some(u32::from(MIN_SEQUENTIAL));
@@ -289,7 +289,7 @@ impl Latch {
         })
     }
 
-    /// Difference of an address from the signalled one: 0 for none, 3 for a completely different one.
+    /// Returns the difference of an address from the signalled one: 0 for none, 3 for a completely different one.
     fn rank(&self, address: SocketAddr) -> u8 {
         let Some(peer) = self.config.peer else {
             return 3;
@@ -480,7 +480,7 @@ pub(super) fn is_none(address: SocketAddr) -> bool {
     address.ip().is_unspecified() || address.port() == 0
 }
 
-/// Time from which packets count. Without a signalled address it is 0: the socket's first packets count like any others.
+/// Returns the time from which packets count. Without a signalled address it is 0: the socket's first packets count like any others.
 fn since(now_ns: u64, config: &AdmissionConfig) -> u64 {
     match config.learn {
         Learn::Once(_) if config.peer.is_some() => now_ns,

@@ -141,7 +141,7 @@ pub enum Delivery {
 }
 
 impl MediaPacket<'_> {
-    /// Bytes of padding after the payload.
+    /// Returns the number of padding bytes after the payload.
     pub(crate) fn padding(&self) -> usize {
         let has_padding = self
             .whole
@@ -261,7 +261,7 @@ impl Leg {
     /// Creates a leg that joins its session at `now_ns`.
     ///
     /// # Errors
-    /// A setting is out of range.
+    /// Fails if a setting is out of range.
     pub fn new(now_ns: u64, config: LegConfig) -> Result<Leg, LegError> {
         let places = config.jitter.capacity_packets + (WAITING_MAX + BESIDE_MAX) as u16 + 2;
         let mut leg = Leg::with_keeper(now_ns, config, Store::new(PACKET_BYTES_USUAL, places))?;
@@ -287,7 +287,7 @@ impl Leg {
         }
     }
 
-    /// Bytes on the heap, in addition to the leg itself.
+    /// Returns the number of bytes on the heap, in addition to the leg itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.store.memory_bytes()
@@ -332,7 +332,7 @@ impl Leg {
         }
     }
 
-    /// The state of the sent stream.
+    /// Returns the state of the sent stream.
     #[must_use]
     pub fn sent_state(&self) -> SentState {
         let sent = self.session.stats();
@@ -352,7 +352,7 @@ impl Leg {
         self.seq = state.next_seq;
     }
 
-    /// The state that another process needs to continue.
+    /// Returns the state that another process needs to continue.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> LegState {
         let sent = self.session.stats();
@@ -392,7 +392,7 @@ impl<K: Keep> Leg<K> {
     /// Creates a leg that joins its session at `now_ns`; `keeper` stores its packets.
     ///
     /// # Errors
-    /// A setting is out of range.
+    /// Fails if a setting is out of range.
     pub fn with_keeper(now_ns: u64, config: LegConfig, keeper: K) -> Result<Leg<K>, LegError> {
         let audio = *config.payloads.audio();
         let jitter = JitterBuffer::new(jitter::Config {
@@ -491,7 +491,7 @@ impl<K: Keep> Leg<K> {
         Verdict::Refused(refusal)
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<LegEvent> {
         self.beginning
             .take()
@@ -503,20 +503,20 @@ impl<K: Keep> Leg<K> {
         self.session.send_bye(now_ns, reason);
     }
 
-    /// Time of the next poll if nothing arrives before; 0: now.
+    /// Returns the time of the next poll if nothing arrives before; 0: now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let rtcp_ns = self.session.next_timeout();
         rtcp_ns.into_iter().chain(self.next_media()).min()
     }
 
-    /// Time of the next report.
+    /// Returns the time of the next report.
     #[must_use]
     pub fn next_report(&self) -> Option<u64> {
         self.session.next_timeout()
     }
 
-    /// Time of the next media if no packet arrives before.
+    /// Returns the time of the next media if no packet arrives before.
     #[must_use]
     pub fn next_media(&self) -> Option<u64> {
         let jitter_ns = self.jitter.next_timeout();
@@ -548,7 +548,7 @@ impl<K: Keep> Leg<K> {
         beside.for_each(Beside::release);
     }
 
-    /// The current source: its address and SSRC.
+    /// Returns the current source: its address and SSRC.
     #[must_use]
     pub fn source(&self) -> Option<(SocketAddr, Ssrc)> {
         self.admission.current()
@@ -562,27 +562,27 @@ impl<K: Keep> Leg<K> {
         self.payload_type = NO_TYPE;
     }
 
-    /// Payload type of the latest audio, or of the audio to expect if only digits or noise arrived so far. `None` if no source is
-    /// sending, or if the payload types were signalled again since then.
+    /// Returns the payload type of the latest audio, or of the audio to expect if only digits or noise have arrived so far. `None` if no
+    /// source is sending, or if the payload types were signalled again since then.
     #[must_use]
     pub fn heard_payload(&self) -> Option<Payload> {
         self.source()?;
         self.payloads.get(self.payload_type).copied()
     }
 
-    /// Payload types that the peer sends.
+    /// Returns payload types that the peer sends.
     #[must_use]
     pub fn payloads(&self) -> &Arc<PayloadMap> {
         &self.payloads
     }
 
-    /// Payload types that the peer accepts.
+    /// Returns payload types that the peer accepts.
     #[must_use]
     pub fn takes(&self) -> &Arc<PayloadMap> {
         &self.takes
     }
 
-    /// Our SSRC.
+    /// Returns our SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.session.ssrc()
@@ -595,13 +595,13 @@ impl<K: Keep> Leg<K> {
         self.mux
     }
 
-    /// The delay of received packets, ns.
+    /// Returns the delay of received packets, ns.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {
         self.jitter.latency_ns()
     }
 
-    /// Counters and gauges.
+    /// Returns the counters and gauges.
     #[must_use]
     pub fn stats(&self) -> LegStats {
         LegStats {
@@ -621,13 +621,13 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Arrival time of the current source's last packet, ns. A source known from another process must first send a packet here.
+    /// Returns the arrival time of the current source's last packet, ns. A source known from another process must first send a packet here.
     #[must_use]
     pub fn heard_ns(&self) -> Option<u64> {
         self.admission.heard_ns().filter(|_| self.packets > 0)
     }
 
-    /// The session's statistics of the sources, the current one first.
+    /// Returns the session's statistics of the sources, the current one first.
     pub fn sources(&self) -> impl Iterator<Item = session::SourceStats<'_>> {
         self.session.sources()
     }
@@ -644,7 +644,7 @@ impl<K: Keep> Leg<K> {
         self.watch.get_or_insert_default().sends_extended = sends;
     }
 
-    /// The peer's last report on our packets, received at `at_ns`.
+    /// Returns the peer's last report on our packets, received at `at_ns`.
     pub(crate) fn report_of_peer(&self, at_ns: u64) -> Option<FarReport> {
         watch::report_of_peer(self, at_ns)
     }

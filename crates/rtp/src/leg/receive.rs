@@ -86,19 +86,19 @@ impl Fields {
         })
     }
 
-    /// Its SSRC.
+    /// Returns the packet's SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.header.ssrc
     }
 
-    /// Its sequence number.
+    /// Returns the packet's sequence number.
     #[must_use]
     pub fn seq(&self) -> SeqNum {
         self.header.seq
     }
 
-    /// Its timestamp.
+    /// Returns the packet's timestamp.
     #[must_use]
     pub fn time(&self) -> RtpTime {
         self.header.time
@@ -110,7 +110,7 @@ impl Fields {
         self.marker
     }
 
-    /// Its payload type.
+    /// Returns the packet's payload type.
     #[must_use]
     pub fn payload_type(&self) -> PayloadType {
         self.header.payload_type
@@ -157,7 +157,7 @@ pub struct DuePacket<P> {
 }
 
 impl Leg {
-    /// The next media that is due at `now_ns`. With `may_lose`, it may declare a loss that an unread datagram might prevent.
+    /// Returns the next media that is due at `now_ns`. With `may_lose`, it may declare a loss that an unread datagram might prevent.
     #[inline]
     pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
         let due = self.poll_any(now_ns, may_lose)?;
@@ -418,7 +418,7 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// The sender's address, if addresses count.
+    /// Returns the sender's address, if addresses count.
     fn waiting_from(&self, from: SocketAddr) -> Option<SocketAddr> {
         Some(from).filter(|_| self.admission.config().learn != Learn::Anyone)
     }
@@ -492,7 +492,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// The next due packet that bypasses the jitter buffer.
+    /// Returns the next due packet that bypasses the jitter buffer.
     #[inline]
     fn poll_beside(&mut self, now_ns: u64) -> Option<Due<K::Handle>> {
         if self.next_beside()? > now_ns {
@@ -523,7 +523,7 @@ impl<K: Keep> Leg<K> {
         })
     }
 
-    /// Time of the next packet that bypasses the jitter buffer.
+    /// Returns the time of the next packet that bypasses the jitter buffer.
     #[inline]
     pub(super) fn next_beside(&self) -> Option<u64> {
         self.beside.as_ref()?.front().map(|beside| beside.due_ns)

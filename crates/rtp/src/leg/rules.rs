@@ -81,7 +81,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// The sum of all causes.
+    /// Returns the sum of all causes.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Refusals {

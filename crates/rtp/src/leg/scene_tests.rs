@@ -151,14 +151,14 @@ impl Scene {
         self.leg.relearn(self.now_ns, admission, Destination::Peer);
     }
 
-    /// Accepted packets of this sender, by leg and gate.
+    /// Returns the number of packets of this sender that the leg and the gate accepted.
     fn heard(&self, sender: &Sender) -> [usize; 2] {
         let heard = self.heard.iter().filter(|mark| **mark == sender.mark);
         let passed = self.passed.iter().filter(|from| **from == sender.from);
         [heard.count(), passed.count()]
     }
 
-    /// The far side's packets to this sender, by leg and gate.
+    /// Returns the number of the far side's packets to this sender, as the leg and the gate address them.
     fn sent(&self, sender: &Sender) -> [usize; 2] {
         let count = |all: &Vec<Option<SocketAddr>>| {
             all.iter().filter(|to| **to == Some(sender.from)).count()
@@ -187,7 +187,7 @@ impl Scene {
     }
 }
 
-/// Each learning method that a proxy can choose, except `off`.
+/// Returns each learning method that a proxy can choose, except `off`.
 fn all_ways() -> Vec<Learn> {
     let methods = [Method::Immediate, Method::Delayed, Method::Heuristic];
     let fixed = [None, Some(3000)];

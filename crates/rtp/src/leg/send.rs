@@ -95,7 +95,7 @@ impl<K: Keep> Leg<K> {
         self.session.note_sent(now_ns, ssrc, time, payload_bytes);
     }
 
-    /// The number of the next packet.
+    /// Returns the number of the next packet.
     #[inline]
     pub(crate) fn next_seq(&self) -> SeqNum {
         self.seq
@@ -128,7 +128,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Destination of RTP; `None`: no address is known, or the peer is held.
+    /// Returns the destination of RTP; `None`: no address is known, or the peer is held.
     #[inline]
     #[must_use]
     pub fn rtp_to(&self) -> Option<SocketAddr> {
@@ -144,7 +144,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Destination of RTCP: the source address of received RTCP. Until that is known, the signalled address, or the port after
+    /// Returns the destination of RTCP: the source address of received RTCP. Until that is known, the signalled address, or the port after
     /// RTP's (RFC 3550, section 11). With mux, the destination of RTP.
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
@@ -163,13 +163,13 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// RTCP address of a peer that uses its signalled address.
+    /// Returns the RTCP address of a peer that uses its signalled address.
     fn signalled_rtcp(&self) -> Option<SocketAddr> {
         let signalled = self.admission.config().rtcp;
         signalled.filter(|to| !is_none(*to))
     }
 
-    /// Second destination of the reports, if RTP goes to another address than it comes from: there, the sender learns how its
+    /// Returns the second destination of the reports, if RTP goes to another address than it comes from: there, the sender learns how its
     /// packets arrive.
     #[must_use]
     pub fn rtcp_to_source(&self) -> Option<SocketAddr> {
@@ -189,7 +189,7 @@ impl<K: Keep> Leg<K> {
     /// packets are dropped.
     ///
     /// # Errors
-    /// A setting is out of range; nothing changes.
+    /// Fails if a setting is out of range. In this case, nothing changes.
     pub fn receive_anew(&mut self, receiving: Receiving) -> Result<(), LegError> {
         let clock_rate_hz = receiving.payloads.audio().clock_rate_hz;
         let jitter = JitterBuffer::new(jitter::Config {
@@ -224,7 +224,7 @@ impl<K: Keep> Leg<K> {
     /// the skew.
     ///
     /// # Errors
-    /// A setting is out of range.
+    /// Fails if a setting is out of range.
     pub fn set_jitter(&mut self, config: &jitter::Config) -> Result<(), LegError> {
         self.jitter.set_drop_on_latency(config.drop_on_latency);
         self.jitter.set_release(config.release);
@@ -249,7 +249,7 @@ impl<K: Keep> Leg<K> {
         self.jitter.is_loss_due(now_ns)
     }
 
-    /// The next packet to leave.
+    /// Returns the next packet to leave.
     #[inline]
     #[must_use]
     pub fn next_queued(&self) -> Option<&K::Handle> {

@@ -15,7 +15,7 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// Number of sequence numbers to skip for packets of `packet_ns`.
+    /// Returns the number of sequence numbers to skip for packets of `packet_ns`.
     ///
     /// The result is twice the packets of [`unsaved_ns`](Self::unsaved_ns), for digits and their repeated ends, plus a slice;
     /// at most [`SKIPPED_PACKETS_MAX`]. It is 0 if no packet can have left after the snapshot.
@@ -28,7 +28,7 @@ impl Outage {
         packets.min(u64::from(SKIPPED_PACKETS_MAX)) as u16
     }
 
-    /// Number of RTCP packets that may have left.
+    /// Returns the number of RTCP packets that may have left.
     #[must_use]
     pub fn rtcp_packets(&self) -> u32 {
         let packets = self.unsaved_ns / NS_PER_S * RTCP_PER_S + RTCP_PER_S;

@@ -137,7 +137,7 @@ impl Store {
         Some(())
     }
 
-    /// Number of stored payloads.
+    /// Returns the number of stored payloads.
     pub(super) fn held(&self) -> usize {
         usize::from(self.places) - self.free.len()
     }

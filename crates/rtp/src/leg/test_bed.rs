@@ -167,7 +167,7 @@ impl Bed {
         }
     }
 
-    /// Number of packets received since the last call.
+    /// Returns the number of packets received since the last call.
     pub(super) fn heard(&mut self, what: &str) -> usize {
         let count = self.heard.iter().filter(|one| *one == what).count();
         self.heard.retain(|one| one != what);

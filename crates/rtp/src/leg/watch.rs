@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// The last report of a leg's peer on our packets, received at `at_ns`.
+/// Returns the last report of a leg's peer on our packets, received at `at_ns`.
 pub(super) fn report_of_peer<K: Keep>(leg: &Leg<K>, at_ns: u64) -> Option<FarReport> {
     let view = leg.session.sources().find_map(|source| source.remote)?;
     let units_per_ms = f64::from(leg.takes().audio().clock_rate_hz) / 1000.0;
@@ -119,7 +119,7 @@ pub(super) fn note_reported<K: Keep>(leg: &mut Leg<K>) {
     leg.watch = Some(watch);
 }
 
-/// Effective equipment impairment (Ie,eff) for a share of lost packets in this many runs.
+/// Returns the effective equipment impairment (Ie,eff) for a share of lost packets in this many runs.
 fn equipment_impairment<K: Keep>(leg: &Leg<K>, share: f64, lost: f64, runs: u64) -> f64 {
     // G.107, section 7.5: the mean length of consecutive losses, relative to that of random losses, which is 1 / (1 - share).
     let burst_ratio = lost / runs.max(1) as f64 * (1.0 - share);
@@ -139,7 +139,7 @@ fn impairment<K: Keep>(leg: &Leg<K>) -> Impairment {
     }
 }
 
-/// Delay from the peer's microphone to our output, in ms, as far as known.
+/// Returns the delay from the peer's microphone to our output, in ms, as far as known.
 fn delay_ms<K: Keep>(leg: &Leg<K>) -> f64 {
     let one_way_ns = leg.session.stats().rtt_ns.unwrap_or(0) / 2;
     ms_of(one_way_ns + leg.jitter.latency_ns())
@@ -277,7 +277,7 @@ fn ms_of(ns: u64) -> f64 {
     ns as f64 * 1000.0 / NS_PER_S as f64
 }
 
-/// Whole ms, limited to the range of the field.
+/// Rounds `ms` to whole milliseconds, limited to the range of the field.
 fn whole_ms(ms: f64) -> u16 {
     ms.round() as u16
 }

@@ -45,7 +45,7 @@ impl Link {
         }
     }
 
-    /// Each side sends a packet every 20 ms; `is_lost` selects A's lost packets.
+    /// Lets each side send a packet every 20 ms. `is_lost` selects A's lost packets.
     fn run(&mut self, packets: u32, is_lost: impl Fn(u32) -> bool) {
         for number in 0..packets {
             for side in [0, 1] {

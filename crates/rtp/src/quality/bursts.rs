@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition applied to the whole list: losses closer than [`GMIN`] belong together.
+    /// Applies the definition to the whole list: losses closer than [`GMIN`] belong together.
     fn naive(all: &[bool]) -> BurstMetrics {
         let losses: Vec<usize> = (0..all.len()).filter(|at| !all[*at]).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();

@@ -37,9 +37,9 @@ impl Impairment {
     /// GSM EFR, which is AMR at 12.2 kbit/s: the same table.
     pub const GSM_EFR: Impairment = Impairment { ie: 5.0, bpl: 10.0 };
 
-    /// The impairment of a codec by its name in SDP, in upper case. Codecs without a narrowband value in G.113 (wideband ones,
-    /// linear audio, Opus) and unknown ones count as G.711 with concealed losses. The quality is then that of G.711, which such
-    /// audio is converted to here.
+    /// Returns the impairment of a codec by its name in SDP, in upper case. Codecs without a narrowband value in G.113 (wideband ones,
+    /// linear audio, Opus) and unknown ones count as G.711 with concealed losses. The quality is then that of G.711, which such audio is
+    /// converted to here.
     #[must_use]
     pub fn of(encoding_name: &str) -> Impairment {
         match encoding_name {
@@ -73,14 +73,14 @@ pub fn delay_impairment(delay_ms: f64) -> f64 {
     25.0 * (sixth_root(1.0 + x.powi(6)) - 3.0 * sixth_root(1.0 + (x / 3.0).powi(6)) + 2.0)
 }
 
-/// The transmission rating factor R, 0 to [`R_MAX`], for a delay from mouth to ear and a codec with its losses
+/// Returns the transmission rating factor R, 0 to [`R_MAX`], for a delay from mouth to ear and a codec with its losses
 /// ([`Impairment::with_loss`]).
 #[must_use]
 pub fn rating(delay_ms: f64, equipment: f64) -> f64 {
     (R_MAX - delay_impairment(delay_ms) - equipment).clamp(0.0, R_MAX)
 }
 
-/// The mean opinion score of a rating, 1 to 4.5 (G.107, annex B, equation B-4).
+/// Returns the mean opinion score of a rating, 1 to 4.5 (G.107, annex B, equation B-4).
 #[must_use]
 pub fn mos(rating: f64) -> f64 {
     match rating {

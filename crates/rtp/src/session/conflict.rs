@@ -30,7 +30,7 @@ impl Conflicts {
         false
     }
 
-    /// Bytes that the list takes on the heap.
+    /// Returns the number of bytes that the list takes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<(SocketAddr, u64)>()
     }

@@ -96,8 +96,8 @@ impl Feedback {
         is_new
     }
 
-    /// The number of a new request. "The sequence number space is unique for each pairing of the SSRC of command source and
-    /// the SSRC of the command target. [...] The initial value is arbitrary."
+    /// Returns the number of a new request. "The sequence number space is unique for each pairing of the SSRC of command source and the
+    /// SSRC of the command target. [...] The initial value is arbitrary."
     fn next_fir_number(numbers: &mut Vec<(Ssrc, u8)>, media: Ssrc) -> u8 {
         if let Some((_, number)) = numbers.iter_mut().find(|(ssrc, _)| *ssrc == media) {
             *number = number.wrapping_add(1);
@@ -162,7 +162,7 @@ impl Feedback {
         }
     }
 
-    /// Bytes that the queues take on the heap.
+    /// Returns the number of bytes that the queues take on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.nacks.capacity() * size_of::<(Ssrc, SeqNum)>()
             + (self.plis.capacity() + self.firs.capacity()) * size_of::<Ssrc>()

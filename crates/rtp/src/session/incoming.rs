@@ -25,7 +25,7 @@ impl RtcpSession {
     /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.
     ///
     /// # Errors
-    /// The packet is not a valid compound or, if reduced size is agreed on, not a valid packet. It is counted by its cause and has
+    /// Fails if the packet is not a valid compound or, if reduced size is agreed on, not a valid packet. It is counted by its cause and has
     /// no effect.
     pub fn handle_rtcp(
         &mut self,
@@ -348,7 +348,7 @@ impl RtcpSession {
         reports.is_some_and(|reports| std::mem::take(&mut reports.has_left))
     }
 
-    /// The peer's extended reports about us.
+    /// Returns the peer's extended reports about us.
     pub(crate) fn extended(&self) -> Option<Extended> {
         self.extended.as_ref()?.heard
     }

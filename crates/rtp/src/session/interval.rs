@@ -72,7 +72,7 @@ impl Timing {
         timing
     }
 
-    /// The interval without its randomness: RFC 3550, section 6.3.1, steps 1 to 3.
+    /// Returns the interval without its randomness: RFC 3550, section 6.3.1, steps 1 to 3.
     pub(crate) fn deterministic_ns(&self) -> u64 {
         let mut interval_ns_min = self.interval_ns_min;
         if self.initial {
@@ -219,24 +219,24 @@ impl Timing {
         }
     }
 
-    /// A random number for other purposes.
+    /// Returns a random number for other purposes.
     pub(crate) fn random_u64(&mut self) -> u64 {
         self.rng.next_u64()
     }
 
-    /// A number from 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub(crate) fn random_unit(&mut self) -> f64 {
         self.rng.next_unit()
     }
 
-    /// The interval before the next regular packet.
+    /// Returns the interval before the next regular packet.
     pub(crate) fn interval_ns(&self) -> u64 {
         self.interval_ns
     }
 }
 
-/// The smallest interval by RFC 3550, section 6.2: "The recommended value for the reduced minimum in seconds is 360
-/// divided by the session bandwidth in kilobits/second", never more than the fixed one.
+/// Returns the smallest interval by RFC 3550, section 6.2: "The recommended value for the reduced minimum in seconds is 360 divided by the
+/// session bandwidth in kilobits/second", never more than the fixed one.
 pub(crate) fn reduced_minimum_ns(session_bandwidth_bps: u64) -> u64 {
     (360_000 * NS_PER_S)
         .checked_div(session_bandwidth_bps)

@@ -550,7 +550,7 @@ impl RtcpSession {
         }
     }
 
-    /// Time of the next call of [`poll_transmit`](RtcpSession::poll_transmit), monotonic. `None` after leaving.
+    /// Returns the time of the next call of [`poll_transmit`](RtcpSession::poll_transmit), monotonic. `None` after leaving.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         if self.phase == Phase::Left {
@@ -567,7 +567,7 @@ impl RtcpSession {
         )
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -613,7 +613,7 @@ impl RtcpSession {
         self.sent_rate_hz = clock_rate_hz.max(1);
     }
 
-    /// Our SSRC.
+    /// Returns our SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.ssrc
@@ -625,7 +625,7 @@ impl RtcpSession {
         self.sent.has_any || self.counts.rtcp_sent > 0
     }
 
-    /// SSRC of the source from which RTP is received: the last one that passed probation while no other was sending.
+    /// Returns the SSRC of the source from which RTP is received: the last one that passed probation while no other was sending.
     #[must_use]
     pub fn current_ssrc(&self) -> Option<Ssrc> {
         let current = &self.sources.current;
@@ -652,7 +652,7 @@ impl RtcpSession {
         self.ntp_at_zero.plus_ns(now_ns)
     }
 
-    /// The place of a source; adds a new source.
+    /// Returns the place of a source; adds a new source.
     fn place_of(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Place {
         if let Some(place) = self.sources.find(ssrc) {
             return place;
@@ -696,9 +696,9 @@ impl RtcpSession {
         self.timing.senders -= u32::from(flags & flag::SENDER != 0);
     }
 
-    /// A packet with our own SSRC: RFC 3550, section 8.2. "If a source discovers at any time that another source is using
-    /// the same SSRC identifier as its own, it MUST send an RTCP BYE packet for the old identifier and choose another
-    /// random one. (As explained below, this step is taken only once in case of a loop.)"
+    /// Handles a packet with our own SSRC. RFC 3550, section 8.2: "If a source discovers at any time that another source is using the same
+    /// SSRC identifier as its own, it MUST send an RTCP BYE packet for the old identifier and choose another random one. (As explained
+    /// below, this step is taken only once in case of a loop.)"
     fn handle_own_ssrc(&mut self, now_ns: u64, from: SocketAddr) -> RtpVerdict {
         if self.conflicts.note(now_ns, from) {
             self.counts.looped += 1;
@@ -733,7 +733,7 @@ impl RtcpSession {
     }
 }
 
-/// The verdict that follows from a receipt.
+/// Returns the verdict that follows from a receipt.
 #[inline]
 fn verdict(receipt: Receipt) -> RtpVerdict {
     match receipt {

@@ -266,7 +266,7 @@ impl RtcpSession {
         self.finish(is_whole, bytes)
     }
 
-    /// BYE for an SSRC that collided.
+    /// Writes the BYE of an SSRC that collided.
     fn write_departure(&mut self, old: Ssrc, out: &mut [u8]) -> Option<usize> {
         let mut writer = Writer::new(out);
         let is_whole = writer.report(old, None, std::iter::empty())
@@ -282,7 +282,7 @@ impl RtcpSession {
         is_sent.then_some(bytes)
     }
 
-    /// Counters of our side. Cheap; allocates nothing.
+    /// Returns the counters of our side. This is cheap, and allocates nothing.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let counts = &self.counts;
@@ -312,18 +312,18 @@ impl RtcpSession {
         }
     }
 
-    /// The remote sources, the current one first. Sources that left stay listed for a moment.
+    /// Returns the remote sources, the current one first. Sources that left stay listed for a moment.
     pub fn sources(&self) -> impl Iterator<Item = SourceStats<'_>> {
         self.sources.iter().map(source_stats)
     }
 
-    /// The wall clock at `now_ns`, as in our sender reports.
+    /// Returns the wall clock at `now_ns`, as in our sender reports.
     #[must_use]
     pub fn wall_clock(&self, now_ns: u64) -> NtpTime {
         self.ntp(now_ns)
     }
 
-    /// Bytes of memory of the session, the heap included.
+    /// Returns the number of bytes that the session takes in memory, with those on the heap.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());

@@ -144,7 +144,7 @@ impl Source {
         self.flags & flags == flags
     }
 
-    /// Time of the source's last packet.
+    /// Returns the time of the source's last packet.
     pub(crate) fn heard_ns(&self) -> u64 {
         self.rtcp_ns.max(self.reception.arrived_ns())
     }
@@ -208,7 +208,7 @@ impl Sources {
         }
     }
 
-    /// All present sources.
+    /// Returns all present sources.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Source> {
         let current = Some(&self.current).filter(|source| source.has(flag::PRESENT));
         current.into_iter().chain(&self.others)
@@ -260,7 +260,7 @@ impl Sources {
         }
     }
 
-    /// Heap bytes of the table.
+    /// Returns heap bytes of the table.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.others.capacity() * size_of::<Source>() + self.numbers.capacity() * size_of::<Ssrc>()
     }
@@ -271,8 +271,8 @@ impl Sources {
         (first..=self.others.len()).rev()
     }
 
-    /// The next `count` sources that need a report. RFC 3550, section 6.4: "The subsets SHOULD be selected round-robin
-    /// across multiple intervals so that all sources are reported."
+    /// Returns the next `count` sources that need a report. RFC 3550, section 6.4: "The subsets SHOULD be selected round-robin across
+    /// multiple intervals so that all sources are reported."
     pub(crate) fn report_places(&mut self, count: usize) -> impl Iterator<Item = Place> + use<> {
         let total = self.others.len() + 1;
         let mut places = [0; super::wire::BLOCKS_MAX];
@@ -327,7 +327,7 @@ impl ClockRates {
         exception.map_or(self.default_hz, |(_, rate_hz)| *rate_hz)
     }
 
-    /// The rate of all payload types without an exception.
+    /// Returns the rate of all payload types without an exception.
     #[must_use]
     pub fn default_hz(&self) -> u32 {
         self.default_hz

@@ -23,7 +23,7 @@ pub struct RtcpErrors {
 }
 
 impl RtcpErrors {
-    /// Sum of all counts.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.truncated + self.version + self.first_packet + self.padding + self.malformed

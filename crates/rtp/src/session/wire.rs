@@ -190,7 +190,7 @@ fn check_body(packet: &Packet<'_>) -> Result<(), RtcpError> {
     Ok(())
 }
 
-/// The number at `at`, 0 past the end; [`parse`] ensures that fixed fields are present.
+/// Returns the number at `at`, 0 past the end; [`parse`] ensures that fixed fields are present.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes
         .get(at..)
@@ -199,12 +199,12 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl<'a> Packet<'a> {
-    /// The sender, for reports and feedback.
+    /// Returns the sender, for reports and feedback.
     pub(crate) fn sender(&self) -> Ssrc {
         Ssrc(u32_at(self.body, 0))
     }
 
-    /// The subject of a feedback message.
+    /// Returns the subject of a feedback message.
     pub(crate) fn media(&self) -> Ssrc {
         Ssrc(u32_at(self.body, 4))
     }
@@ -219,7 +219,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The blocks of a report, at most [`BLOCKS_MAX`].
+    /// Returns the blocks of a report, at most [`BLOCKS_MAX`].
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let before = match self.packet_type {
             SR => 4 + SENDER_INFO_BYTES,
@@ -232,13 +232,13 @@ impl<'a> Packet<'a> {
             .map(read_block)
     }
 
-    /// The sources of a BYE, at most [`BLOCKS_MAX`].
+    /// Returns the sources of a BYE, at most [`BLOCKS_MAX`].
     pub(crate) fn leaving(&self) -> impl Iterator<Item = Ssrc> + use<'a> {
         let sources = self.body.chunks_exact(4).take(usize::from(self.count));
         sources.map(|source| Ssrc(u32_at(source, 0)))
     }
 
-    /// The reason in a BYE, empty if there is none.
+    /// Returns the reason in a BYE, empty if there is none.
     pub(crate) fn reason(&self) -> &'a [u8] {
         let rest = self.body.get(usize::from(self.count) * 4..);
         match rest.and_then(<[u8]>::split_first) {
@@ -247,12 +247,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The blocks of an extended report, as bytes.
+    /// Returns the blocks of an extended report, as bytes.
     pub(crate) fn extended_blocks(&self) -> &'a [u8] {
         self.body.get(4..).unwrap_or_default()
     }
 
-    /// The CNAMEs of an SDES packet. An unreadable chunk ends the list.
+    /// Returns the CNAMEs of an SDES packet. An unreadable chunk ends the list.
     pub(crate) fn cnames(&self) -> Cnames<'a> {
         Cnames {
             rest: self.body,
@@ -260,7 +260,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The entries of a NACK: first lost number, and a bit for each of the 16 after it.
+    /// Returns the entries of a NACK: first lost number, and a bit for each of the 16 after it.
     pub(crate) fn nacks(&self) -> impl Iterator<Item = (SeqNum, u16)> + use<'a> {
         let entries = self.body.get(8..).unwrap_or_default().chunks_exact(4);
         entries.map(|entry| {
@@ -269,7 +269,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The entries of a full intra request: the picture's source and the request's number.
+    /// Returns the entries of a full intra request: the picture's source and the request's number.
     pub(crate) fn firs(&self) -> impl Iterator<Item = (Ssrc, u8)> + use<'a> {
         let entries = self.body.get(8..).unwrap_or_default().chunks_exact(8);
         entries.map(|entry| (Ssrc(u32_at(entry, 0)), entry[4]))
@@ -351,12 +351,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Bytes of the packets so far.
+    /// Returns the length of the packets so far, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.complete
     }
 
-    /// Number of report blocks that still fit if `reserved` bytes follow them.
+    /// Returns the number of report blocks that still fit if `reserved` bytes follow them.
     pub(crate) fn blocks_room(&self, reserved: usize) -> usize {
         let room = self.out.len().saturating_sub(self.length + reserved);
         (room / BLOCK_BYTES).min(BLOCKS_MAX)
@@ -522,13 +522,13 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Bytes of an SDES packet with this CNAME.
+/// Returns the length of an SDES packet with this CNAME, in bytes.
 pub(crate) fn cname_bytes(cname: &str) -> usize {
     // Header and SSRC, type and length, the text, at least one zero.
     (8 + 2 + cut(cname).len() + 1).next_multiple_of(4)
 }
 
-/// The start of a text that fits an item, up to a character boundary.
+/// Returns the start of a text that fits an item, up to a character boundary.
 pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }

@@ -89,7 +89,7 @@ impl Sender {
         }
     }
 
-    /// The packet of this number; `None` if it is lost. With `has_keys`, 100 ms of every two seconds are a digit.
+    /// Returns the packet of this number; `None` if it is lost. With `has_keys`, 100 ms of every two seconds are a digit.
     fn packet(&mut self, number: u64, has_keys: bool, loses: bool) -> Option<&[u8]> {
         let units = self.format.clock_rate_hz / 50;
         let within = number % 100;

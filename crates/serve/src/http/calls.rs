@@ -155,7 +155,7 @@ pub(super) fn list_path(last: &CallId, limit: usize) -> String {
 /// Number of calls requested.
 ///
 /// # Errors
-/// The query is invalid.
+/// Fails if the query is invalid.
 pub(super) fn limit_of(query: &str) -> Result<usize, Problem> {
     Ok(Page::read(query)?.limit)
 }

@@ -43,7 +43,7 @@ impl Guard {
     /// Reads the token from a file, without surrounding white space.
     ///
     /// # Errors
-    /// The file cannot be read, or its token is invalid.
+    /// Fails if the file cannot be read, or its token is invalid.
     pub(super) fn read(path: &Path) -> Result<Guard, TokenError> {
         let text = std::fs::read(path)?;
         let token = text.trim_ascii();

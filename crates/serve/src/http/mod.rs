@@ -73,7 +73,7 @@ impl Http {
     /// Opens the socket, without serving requests yet.
     ///
     /// # Errors
-    /// The token cannot be read, or the address cannot be bound.
+    /// Fails if the token cannot be read, or the address cannot be bound.
     pub(super) fn open(spec: &HttpSpec) -> miette::Result<Http> {
         let guard = match &spec.token_file {
             Some(path) => Guard::read(path)
@@ -90,7 +90,7 @@ impl Http {
     /// Serves requests on a separate thread.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if threads or descriptors run out.
     pub(super) fn start(self, app: App) -> std::io::Result<Running> {
         let address = self.listener.local_addr()?;
         let acceptor = server::start(self.listener, routes::router(app, self.guard))?;

@@ -24,7 +24,7 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 /// the replies soon.
 ///
 /// # Errors
-/// Threads or descriptors run out.
+/// Fails if threads or descriptors run out.
 pub(super) fn start(listener: std::net::TcpListener, router: Router) -> io::Result<Acceptor> {
     Acceptor::start(
         "http",

@@ -130,7 +130,7 @@ impl Service {
     /// node's own service. Call this after [`share`](Self::share).
     ///
     /// # Errors
-    /// Threads run out.
+    /// Fails if threads run out.
     pub(crate) fn save_in_cluster(
         &mut self,
         cluster: &ClusterView,

@@ -15,7 +15,7 @@ use crate::event::{Event, RunId};
 /// Checks that GStreamer understands a description, and that its elements make a filter. Starts nothing.
 ///
 /// # Errors
-/// GStreamer's own message, or the missing pad.
+/// Fails with GStreamer's message, or with the name of the missing pad.
 pub fn check(description: &str) -> Result<(), DescriptionError> {
     gst::init().map_err(refused)?;
     gstthreadbare::plugin_register_static().map_err(refused)?;
@@ -26,7 +26,7 @@ pub fn check(description: &str) -> Result<(), DescriptionError> {
 /// stream's run.
 ///
 /// # Errors
-/// GStreamer's own message.
+/// Fails with GStreamer's message.
 pub fn filter(
     description: &str,
     stream: &str,

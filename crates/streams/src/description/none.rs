@@ -11,7 +11,7 @@ use crate::event::{Event, RunId};
 /// Refuses any description.
 ///
 /// # Errors
-/// Always.
+/// Fails always.
 pub fn check(_description: &str) -> Result<(), DescriptionError> {
     Err(DescriptionError::NoGStreamer)
 }
@@ -19,7 +19,7 @@ pub fn check(_description: &str) -> Result<(), DescriptionError> {
 /// Refuses to create a filter.
 ///
 /// # Errors
-/// Always.
+/// Fails always.
 pub fn filter(
     _description: &str,
     _stream: &str,

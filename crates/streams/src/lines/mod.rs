@@ -112,7 +112,7 @@ impl Lines {
     /// earlier.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if threads or descriptors run out.
     pub fn start_contexts(&mut self) -> Result<(), EngineError> {
         if self.engines.is_empty() {
             let engines = (0..self.contexts.count.max(1)).map(|index| {
@@ -128,7 +128,7 @@ impl Lines {
     /// Starts a run of a stream.
     ///
     /// # Errors
-    /// The stream's addresses cannot be bound, or its settings contradict each other.
+    /// Fails if the stream's addresses cannot be bound, or its settings contradict each other.
     pub fn start(
         &mut self,
         spec: &StreamSpec,

@@ -72,7 +72,7 @@ impl Preparer {
     /// Returns the resources of a stream. `None`: they were requested from the thread.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub fn prepare(&mut self, spec: &StreamSpec, run: RunId) -> std::io::Result<Option<Prepared>> {
         let files = spec
             .fallbacks

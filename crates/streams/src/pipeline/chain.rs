@@ -51,7 +51,7 @@ enum Setting {
 /// Returns the elements between source and sink that convert `codec_in` to the output of `spec`.
 ///
 /// # Errors
-/// GStreamer's own elements do not support a setting of the stream.
+/// Fails if gStreamer's own elements do not support a setting of the stream.
 pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, StockError> {
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     if spec.loudness_target_lufs.is_some() {

@@ -23,7 +23,7 @@ pub struct StockError;
 /// Refuses to load elements.
 ///
 /// # Errors
-/// Always.
+/// Fails always.
 pub fn load(_streams: &[StreamSpec]) -> Result<(), StockError> {
     Err(StockError)
 }
@@ -32,7 +32,7 @@ impl Stock {
     /// Refuses to carry streams.
     ///
     /// # Errors
-    /// Always.
+    /// Fails always.
     pub fn new(_streams: &[StreamSpec], _events: Sender<Event>) -> Result<Stock, StockError> {
         Err(StockError)
     }
@@ -40,7 +40,7 @@ impl Stock {
     /// Never called.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub fn start(&self, _spec: &StreamSpec, _run: RunId) -> Result<RunningPipeline, StockError> {
         match self.0 {}
     }

@@ -38,7 +38,7 @@ pub struct Stock {
 /// Loads the plugins by building one unused pipeline, so that the memory for their code does not count as that of a stream.
 ///
 /// # Errors
-/// Elements are missing, or do not support a setting of the first stream.
+/// Fails if elements are missing, or do not support a setting of the first stream.
 pub fn load(streams: &[StreamSpec]) -> Result<(), StockError> {
     let (events, _) = channel();
     let stock = Stock::new(streams, events)?;
@@ -59,7 +59,7 @@ impl Stock {
     /// Prepares to carry streams. Ends and errors of pipelines are sent to `events`.
     ///
     /// # Errors
-    /// Elements for these streams are not installed.
+    /// Fails if elements for these streams are not installed.
     pub fn new(streams: &[StreamSpec], events: Sender<Event>) -> Result<Stock, StockError> {
         check(streams)?;
         Ok(Stock {
@@ -71,7 +71,7 @@ impl Stock {
     /// Starts a run of a stream.
     ///
     /// # Errors
-    /// An element is missing, refuses to start, or does not support a setting of the stream.
+    /// Fails if an element is missing, refuses to start, or does not support a setting of the stream.
     pub fn start(&self, spec: &StreamSpec, run: RunId) -> Result<RunningPipeline, StockError> {
         let reports = Reports::new(&spec.name, run, self.events.clone());
         let pipeline = RunningPipeline(self.build(spec, &reports)?);

@@ -79,7 +79,7 @@ impl Client {
         self.until(&format!("number {number}"), has).await
     }
 
-    /// The numbers that have come so far.
+    /// Returns the numbers that have come so far.
     pub fn numbers(&self) -> Vec<u64> {
         self.numbers.borrow().clone()
     }
@@ -95,7 +95,7 @@ impl Client {
     }
 }
 
-/// The text of a message with this number and at least `bytes` bytes.
+/// Returns the text of a message with this number and at least `bytes` bytes.
 pub fn text(number: u64, bytes: usize) -> String {
     format!("{number} {}", "x".repeat(bytes))
 }

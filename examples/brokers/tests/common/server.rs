@@ -58,14 +58,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// A broker for all tests of a test program that do not kill it. When the test program ends, the broker's standard input
+    /// Returns a broker for all tests of a test program that do not kill it. When the test program ends, the broker's standard input
     /// closes, so the broker ends too.
     pub fn shared(kind: Kind) -> &'static Server {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| Server::start(kind, None))
     }
 
-    /// A broker that can be killed and restarted.
+    /// Returns a broker that can be killed and restarted.
     pub fn own(kind: Kind) -> Server {
         Server::start(kind, Some(TempDir::new().unwrap()))
     }

@@ -33,7 +33,7 @@ fn read(bytes: &[u8]) -> SavedCall<Live<()>> {
     FORMAT.read(bytes).unwrap()
 }
 
-/// The key, whose suite must be AES_CM_128_HMAC_SHA1_80.
+/// Returns the key, whose suite must be AES_CM_128_HMAC_SHA1_80.
 fn bytes_of(key: &MasterKey) -> &[u8] {
     assert_eq!(key.suite(), Suite::AesCm128HmacSha1_80);
     assert!(key.mki().is_empty());

@@ -41,7 +41,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// The name in the documentation.
+    /// Returns the name in the documentation.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -151,7 +151,7 @@ impl WordWarnings {
 /// Checks all words of a request. Passes words that are not in the table to `unknown`, and returns the warnings.
 ///
 /// # Errors
-/// If a word is refused, or is not a valid value of its key.
+/// Fails if a word is refused, or is not a valid value of its key.
 pub(super) fn check(
     request: &Request,
     unknown: &mut dyn FnMut(Unknown),
@@ -252,7 +252,7 @@ fn check_values(
     Ok(())
 }
 
-/// The table in Markdown, as in `docs/ng.md`, with a section for each place.
+/// Returns the table in Markdown, as in `docs/ng.md`, with a section for each place.
 #[must_use]
 pub fn documentation() -> String {
     let mut out = String::new();
@@ -279,7 +279,7 @@ pub fn documentation() -> String {
     out
 }
 
-/// The words that are refused or warned of, in Markdown, as `docs/missing.md` has them: a row for each reason.
+/// Returns the words that are refused or warned of, in Markdown, as `docs/missing.md` has them: a row for each reason.
 #[must_use]
 pub fn missing_documentation() -> String {
     let mut rows: Vec<(&str, Fate, Vec<String>)> = Vec::new();

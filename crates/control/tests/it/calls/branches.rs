@@ -153,7 +153,7 @@ fn lines_of_two_families_get_separate_addresses() {
 
 const HOSTS: [&str; 2] = [ALICE, BOB];
 
-/// The ports to which RTCP of Alice and Bob is sent, and whether RTP uses the same.
+/// Returns the ports to which RTCP of Alice and Bob is sent, and whether RTP uses the same.
 fn rtcp(offer: &str, flags: &str, answer: &str) -> [(u16, bool); 2] {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, &format!("m={offer}")), &[("rtpp-flags", flags)]));

@@ -3,7 +3,7 @@
 use threadbare_control::fuzzing::Bench;
 use threadbare_control::ng::{Dictionary, Reply, Value};
 
-/// A description with these lines after those of the session.
+/// Returns a description with these lines after those of the session.
 pub(crate) fn sdp(host: &str, lines: &str) -> String {
     format!("v=0\r\no=- 1 1 IN IP4 {host}\r\ns=-\r\nc=IN IP4 {host}\r\nt=0 0\r\n{lines}")
         .replace("\r\n", "\n")
@@ -22,7 +22,7 @@ pub(crate) fn ok(reply: Reply) -> Dictionary {
     }
 }
 
-/// The reason of an error.
+/// Returns the reason of an error.
 pub(crate) fn error(reply: Reply) -> String {
     match reply {
         Reply::Error(reason) => reason,
@@ -38,7 +38,7 @@ pub(crate) fn sdp_of(reply: Reply) -> String {
         .to_owned()
 }
 
-/// The `warning` of a reply; empty without one.
+/// Returns the `warning` of a reply; empty without one.
 pub(crate) fn warning(reply: &Dictionary) -> &str {
     reply
         .get("warning")
@@ -46,12 +46,12 @@ pub(crate) fn warning(reply: &Dictionary) -> &str {
         .unwrap_or_default()
 }
 
-/// All `m=` lines.
+/// Returns all `m=` lines.
 pub(crate) fn media(sdp: &str) -> Vec<&str> {
     sdp.lines().filter(|line| line.starts_with("m=")).collect()
 }
 
-/// The values of an attribute.
+/// Returns the values of an attribute.
 pub(crate) fn attributes<'a>(sdp: &'a str, name: &str) -> Vec<&'a str> {
     let attributes = sdp.lines().filter_map(|line| line.strip_prefix("a="));
     attributes
@@ -95,7 +95,7 @@ impl Ask for Bench {
     }
 }
 
-/// A call of PCMU between Alice, port 4000, and Bob, port 5000.
+/// Returns a call of PCMU between Alice, port 4000, and Bob, port 5000.
 pub(crate) fn call() -> Bench {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, PCMU), &[]));

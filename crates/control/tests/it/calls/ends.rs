@@ -12,7 +12,7 @@ use super::common::*;
 
 const BOB_PCMU: &str = "m=audio 5000 RTP/AVP 0\n";
 
-/// Short time-outs, all different.
+/// Returns short time-outs, all different.
 fn short() -> Settings {
     Settings {
         timeouts: Timeouts {
@@ -46,7 +46,7 @@ fn talk(bench: &mut Bench, until_ns: u64) {
     }
 }
 
-/// The second at which the call ended, and the reason.
+/// Returns the second at which the call ended, and the reason.
 fn end(bench: &mut Bench) -> (u64, EndReason) {
     bench.advance(1000 * S);
     assert!(bench.calls.is_empty() && bench.streams.is_empty() && bench.ports.open().is_empty());

@@ -10,7 +10,7 @@ fn numbers(map: &Option<std::sync::Arc<PayloadMap>>) -> Vec<u8> {
     entries.map(|one| one.payload_type.0).collect()
 }
 
-/// The answer for Alice, if Bob gives this answer to her offer.
+/// Returns the answer for Alice, if Bob gives this answer to her offer.
 fn answered(offer: &str, answer: &str) -> (Bench, String) {
     let mut bench = Bench::default();
     let offer = format!("m=audio 4000 RTP/AVP {offer}\n");

@@ -9,7 +9,7 @@ use super::common::*;
 const KEY: &str = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
 const OTHER: &str = "PS1uQCVeeCFCanVmcjkpPywjNWhcYD0mXXtxaVBR";
 
-/// All `a=crypto` lines.
+/// Returns all `a=crypto` lines.
 fn cryptos(sdp: &str) -> Vec<Crypto> {
     let values = sdp
         .lines()

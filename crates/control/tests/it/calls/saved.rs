@@ -53,7 +53,7 @@ fn rich_answer(to_bob: &str) -> String {
     sdp(BOB, &lines)
 }
 
-/// The whole life of a call; `pause` runs between its steps.
+/// Runs the whole life of a call, with `pause` between the steps. Returns the replies.
 fn life(bench: &mut Bench, mut pause: impl FnMut(&mut Bench)) -> Vec<String> {
     let mut said = Vec::new();
     let mut ask = |bench: &mut Bench, keys: &[(&str, &str)]| {

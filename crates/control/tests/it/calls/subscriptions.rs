@@ -19,7 +19,7 @@ fn text<'a>(keys: &'a Dictionary, key: &str) -> &'a str {
     keys.get(key).and_then(Value::as_text).expect(key)
 }
 
-/// A call of PCMU and PCMA, with telephone events from Alice, and the recorder's offer for her media.
+/// Returns a call of PCMU and PCMA, with telephone events from Alice, and the recorder's offer for her media.
 fn offered(more: &[(&str, &str)]) -> (Bench, Dictionary) {
     let mut bench = Bench::default();
     let lines = "m=audio 4000 RTP/AVP 0 101\na=rtpmap:101 telephone-event/8000\n";

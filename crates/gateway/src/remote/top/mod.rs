@@ -37,7 +37,7 @@ impl TopArgs {
     /// Runs until `q`.
     ///
     /// # Errors
-    /// The gateway refuses the first request, or a terminal is missing.
+    /// Fails if the gateway refuses the first request, or a terminal is missing.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         if !std::io::stdout().is_terminal() {
             return Err(miette!(

@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    /// Number of streams in each state.
+    /// Returns the number of streams in each state.
     pub(super) fn counts(&self) -> [(TileState, usize); 4] {
         let states = [
             TileState::Heard,

@@ -132,7 +132,7 @@ impl Relay {
         self.request("POST", path, kind, body.to_string().as_bytes())
     }
 
-    /// The reply to a request of the ng protocol.
+    /// Returns the reply to a request of the ng protocol.
     pub fn ask(&mut self, request: &Value) -> Value {
         self.cookies += 1;
         let cookie = format!("c{}", self.cookies);

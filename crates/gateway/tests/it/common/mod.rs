@@ -69,7 +69,7 @@ pub fn port_pair() -> [UdpSocket; 2] {
     (0..1000).find_map(pair).expect("two free ports in a row")
 }
 
-/// A socket on a free port of 127.0.0.1.
+/// Returns a socket on a free port of 127.0.0.1.
 pub fn socket() -> UdpSocket {
     bind(0).expect("a free port")
 }
@@ -81,7 +81,7 @@ fn bind(port: u16) -> Option<UdpSocket> {
     Some(socket)
 }
 
-/// An RTP packet.
+/// Returns an RTP packet.
 pub fn rtp(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
     RtpPacketBuilder::<&[u8], &[u8]>::new()
         .payload_type(payload_type)
@@ -103,7 +103,7 @@ pub struct Received {
     pub payload: Vec<u8>,
 }
 
-/// The next packet that arrives; the test fails if none does.
+/// Returns the next packet that arrives; the test fails if none does.
 pub fn receive(socket: &UdpSocket) -> Received {
     let mut buffer = [0; 2048];
     let length = socket.recv(&mut buffer).expect("a packet in time");
@@ -198,7 +198,7 @@ impl Drop for Background {
     }
 }
 
-/// A stream with `keys` and without RTCP that sends to our socket. Returns the sender's socket, the stream's address, and the
+/// Returns a stream with `keys` and without RTCP that sends to our socket. Returns the sender's socket, the stream's address, and the
 /// receiving socket.
 pub fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
     let (answer, from) = (socket(), socket());
@@ -262,12 +262,12 @@ impl Running {
         Running { child, log }
     }
 
-    /// The next log line with this message.
+    /// Returns the next log line with this message.
     pub fn wait_for(&mut self, message: &str) -> serde_json::Value {
         self.wait_past(message).0
     }
 
-    /// The next log line with this message, and all lines before it.
+    /// Returns the next log line with this message, and all lines before it.
     pub fn wait_past(&mut self, message: &str) -> (serde_json::Value, String) {
         let mut seen = String::new();
         loop {

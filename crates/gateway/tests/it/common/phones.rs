@@ -26,7 +26,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// The command, with a range of ports to search.
+    /// Returns the command, with a range of ports to search.
     pub fn command(arguments: &[String]) -> Command {
         let mut command = threadbare();
         command.args(["serve", "--ng", "127.0.0.1:0", "--ports", "20000-59999"]);
@@ -97,12 +97,12 @@ impl Relay {
         log
     }
 
-    /// The address for requests.
+    /// Returns the address for requests.
     pub fn ng(&self) -> SocketAddr {
         self.proxy.peer_addr().expect("connected")
     }
 
-    /// The reply to a request, in JSON.
+    /// Returns the reply to a request, in JSON.
     pub fn ask(&mut self, request: Value) -> Value {
         self.asked += 1;
         let message = format!("cookie{} {request}", self.asked);
@@ -164,7 +164,7 @@ impl Party {
         Party::at(port_pair(), payload_type, hz)
     }
 
-    /// A party with these sockets, for RTP and for reports.
+    /// Returns a party with these sockets, for RTP and for reports.
     pub fn at([socket, reports]: [UdpSocket; 2], payload_type: u8, hz: f64) -> Party {
         for socket in [&socket, &reports] {
             socket.set_nonblocking(true).expect("non-blocking");
@@ -183,7 +183,7 @@ impl Party {
         }
     }
 
-    /// The phone's description, with these lines for `PORT`.
+    /// Returns the phone's description, with these lines for `PORT`.
     pub fn sdp(&self, lines: &str) -> String {
         let own = self.socket.local_addr().expect("bound");
         let lines = lines.replace("PORT", &own.port().to_string());
@@ -283,7 +283,7 @@ impl Party {
         })
     }
 
-    /// The amplitude of a tone in the last second, relative to the sent one.
+    /// Returns the amplitude of a tone in the last second, relative to the sent one.
     pub fn level(&self, hz: f64) -> f64 {
         let pcm = &self.heard[self.heard.len().saturating_sub(8000)..];
         let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;
@@ -296,7 +296,7 @@ impl Party {
     }
 }
 
-/// The type of service of the next waiting packet, from the kernel (ip(7), `IP_RECVTOS`).
+/// Returns the type of service of the next waiting packet, from the kernel (ip(7), `IP_RECVTOS`).
 pub fn next_tos(party: &Party) -> Option<(u8, Vec<u8>)> {
     let mut room = [0; 2048];
     let mut control = nix::cmsg_space!(u8);
@@ -317,7 +317,7 @@ pub fn next_tos(party: &Party) -> Option<(u8, Vec<u8>)> {
     Some((tos, room[..len].to_vec()))
 }
 
-/// The RTP port in a description.
+/// Returns the RTP port in a description.
 pub fn port_of(sdp: &str) -> u16 {
     let media = sdp.lines().find(|line| line.starts_with("m=audio"));
     let port = media.and_then(|line| line.split(' ').nth(1)?.parse().ok());

@@ -46,7 +46,7 @@ pub fn made(answer: &Answer) -> Value {
     made
 }
 
-/// Two parties of a new call.
+/// Returns two parties of a new call.
 pub fn call(relay: &Relay, codecs: [&str; 2]) -> (Value, [Party; 2]) {
     let [a, b] = parties();
     let sides = [side(&a, codecs[0]), side(&b, codecs[1])];

@@ -134,7 +134,7 @@ impl Phone {
         }
     }
 
-    /// Received packets with the audio of this sender.
+    /// Returns the number of received packets with the audio of this sender.
     pub fn heard(&self, mark: u8) -> usize {
         let alike = |code: u8| linear(0, code).abs_diff(linear(0, mark)) < 200;
         let all = self.heard.iter();
@@ -196,7 +196,7 @@ impl Scene {
         }
     }
 
-    /// A call in which both parties use PCMU.
+    /// Returns a call in which both parties use PCMU.
     pub fn pcmu(name: &str) -> Scene {
         Scene::new(name, [Kind::Rtp(0); 2], [PCMU; 2])
     }
@@ -253,7 +253,7 @@ impl Scene {
         self.a.heard(B) >= ENOUGH && self.b.heard(A) >= ENOUGH
     }
 
-    /// Packets of the parties that the unknown host received. Encrypted packets do not show their sender.
+    /// Returns the number of the parties' packets that the unknown host received. Encrypted packets do not show their sender.
     pub fn leaked(&self) -> usize {
         self.stranger.packets() - self.stranger.heard(STRANGER)
     }

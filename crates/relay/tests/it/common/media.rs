@@ -24,7 +24,7 @@ pub(crate) fn party(side: Side) -> SocketAddr {
     }
 }
 
-/// A leg for a party that speaks this, at the address above.
+/// Returns a leg for a party that speaks this, at the address above.
 pub(crate) fn leg(side: Side, payload_type: u8, encoding: Encoding) -> LegConfig {
     let format = Format::new(encoding, 8000, 1).expect("a format");
     LegConfig {
@@ -68,14 +68,14 @@ pub(crate) fn call(now_ns: u64, mux: bool) -> call::Session {
     call::Session::new(now_ns, config).expect("a call")
 }
 
-/// A key, different for each number.
+/// Returns a key, different for each number.
 pub(crate) fn key(suite: Suite, number: u8) -> MasterKey {
     let random: [u8; MASTER_KEY_BYTES_MAX] =
         std::array::from_fn(|at| number.wrapping_mul(29).wrapping_add(at as u8));
     MasterKey::from_random(suite, &random)
 }
 
-/// The keys of a party, and the party's own transforms for sending and receiving.
+/// Returns the keys of a party, and the party's own transforms for sending and receiving.
 pub(crate) fn party_keys(suite: Suite, number: u8) -> (Keys, Sender, Receiver) {
     let keys = Keys {
         receive: key(suite, number),
@@ -85,7 +85,7 @@ pub(crate) fn party_keys(suite: Suite, number: u8) -> (Keys, Sender, Receiver) {
     (keys, sends, receives)
 }
 
-/// A packet of a party: 20 ms of a payload that identifies the packet.
+/// Returns a packet of a party: 20 ms of a payload that identifies the packet.
 pub(crate) fn speech(payload_type: u8, ssrc: u32, number: u16) -> Vec<u8> {
     let mut packet = vec![0x80, payload_type];
     packet.extend(number.to_be_bytes());
@@ -95,7 +95,7 @@ pub(crate) fn speech(payload_type: u8, ssrc: u32, number: u16) -> Vec<u8> {
     packet
 }
 
-/// The packet, protected.
+/// Returns the packet, protected.
 pub(crate) fn protected(sender: &mut Sender, packet: &[u8]) -> Vec<u8> {
     let mut buffer = [packet, &[0; RTCP_TRAILER_BYTES_MAX]].concat();
     let is_rtcp = threadbare_rtp::packet::is_rtcp(packet);
@@ -117,7 +117,7 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// The decrypted packet.
+    /// Returns the decrypted packet.
     pub(crate) fn opened(&self, receiver: &mut Receiver) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         let len = if threadbare_rtp::packet::is_rtcp(&bytes) {
@@ -129,17 +129,17 @@ impl Staged {
         bytes
     }
 
-    /// The RTP packet's number.
+    /// Returns the RTP packet's number.
     pub(crate) fn seq(&self) -> u16 {
         u16::from_be_bytes([self.bytes[2], self.bytes[3]])
     }
 
-    /// The RTP packet's timestamp.
+    /// Returns the RTP packet's timestamp.
     pub(crate) fn time(&self) -> u32 {
         u32::from_be_bytes(self.bytes[4..8].try_into().expect("four bytes"))
     }
 
-    /// The SSRC of an RTP packet.
+    /// Returns the SSRC of an RTP packet.
     pub(crate) fn ssrc(&self) -> u32 {
         u32::from_be_bytes(self.bytes[8..12].try_into().expect("four bytes"))
     }
@@ -231,7 +231,7 @@ impl<C: Call> Bed<C> {
         self.now_ns = until_ns;
     }
 
-    /// The datagrams staged for a port since the last call.
+    /// Returns the datagrams staged for a port since the last call.
     pub(crate) fn take(&mut self, port: PortId) -> Vec<Staged> {
         let (taken, rest) = std::mem::take(&mut self.tray.staged)
             .into_iter()

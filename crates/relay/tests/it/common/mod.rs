@@ -15,7 +15,7 @@ use threadbare_relay::{
 /// Only a failing test waits this long. Generous: the machine may have other work.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// An engine on its own context.
+/// Returns an engine on its own context.
 pub(crate) fn engine<C: Call>(wait_ms: u64, threads: i32) -> Engine<C> {
     Engine::new(settings(wait_ms, threads)).expect("an engine")
 }
@@ -40,7 +40,7 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
 
 pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Ports below those that the system assigns. A range starts at a random one and skips those in use, so that tests do not
+/// Returns ports below those that the system assigns. A range starts at a random one and skips those in use, so that tests do not
 /// interfere.
 pub(crate) fn range(port_use: PortUse) -> PortRange {
     PortRange::new(range_settings(LOCALHOST, port_use)).expect("a range")
@@ -53,7 +53,7 @@ pub(crate) fn range_settings(address: IpAddr, port_use: PortUse) -> RangeSetting
     }
 }
 
-/// A socket of a party.
+/// Returns a socket of a party.
 pub(crate) fn peer() -> UdpSocket {
     peer_at("127.0.0.1:0")
 }
@@ -64,7 +64,7 @@ pub(crate) fn peer_at(address: &str) -> UdpSocket {
     socket
 }
 
-/// The next datagram of a party, and its source address.
+/// Returns the next datagram of a party, and its source address.
 #[track_caller]
 pub(crate) fn next(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     let mut buffer = [0; 4096];
@@ -163,12 +163,12 @@ pub(crate) fn send_in_turn(call: &CallHandle<Forwarder>, nobody: SocketAddr, par
     }
 }
 
-/// Two legs of a range.
+/// Returns two legs of a range.
 pub(crate) fn two_legs(range: &PortRange) -> Vec<LegPorts> {
     vec![range.lease().expect("ports"), range.lease().expect("ports")]
 }
 
-/// An RTP packet with that SSRC and number, of twelve bytes and `payload` (RFC 3550, section 5.1).
+/// Returns an RTP packet with that SSRC and number, of twelve bytes and `payload` (RFC 3550, section 5.1).
 pub(crate) fn rtp(ssrc: u32, seq: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x80, 0];
     packet.extend(seq.to_be_bytes());
@@ -178,7 +178,7 @@ pub(crate) fn rtp(ssrc: u32, seq: u16, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An empty receiver report (RFC 3550, section 6.4.2).
+/// Returns an empty receiver report (RFC 3550, section 6.4.2).
 pub(crate) fn receiver_report(ssrc: u32) -> Vec<u8> {
     let mut packet = vec![0x80, 201, 0, 1];
     packet.extend(ssrc.to_be_bytes());

@@ -201,7 +201,7 @@ impl Output {
         }
     }
 
-    /// The cost of concealing a loss, in units of [`SPARE_UNIT_NS`](crate::call::SPARE_UNIT_NS). Measured: an Opus frame takes 50
+    /// Returns the cost of concealing a loss, in units of [`SPARE_UNIT_NS`](crate::call::SPARE_UNIT_NS). Measured: an Opus frame takes 50
     /// to 130 µs.
     pub(super) fn loss_units(&self, is_quiet: bool) -> u32 {
         let is_opus = |format: Format| format.encoding == Encoding::Opus;
@@ -325,7 +325,7 @@ pub(super) fn write_codes(
     }
 }
 
-/// Bytes per timestamp unit.
+/// Returns the number of bytes per timestamp unit.
 fn unit_bytes_of(to: &Payload) -> usize {
     let bytes = |format: Format| {
         let frames = (format.sample_rate_hz / format.clock_rate_hz).max(1);

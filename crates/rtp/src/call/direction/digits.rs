@@ -180,7 +180,7 @@ impl Direction {
         false
     }
 
-    /// Time at which the pressed digit ends if no more packets of it arrive.
+    /// Returns the time at which the pressed digit ends if no more packets of it arrive.
     pub(in crate::call) fn next_key(&self) -> Option<u64> {
         let is_held = self.keys.is_pressed
             || self
@@ -200,7 +200,7 @@ impl Direction {
         }
     }
 
-    /// Time of the next work that needs no packet, except clips.
+    /// Returns the time of the next work that needs no packet, except clips.
     pub(in crate::call) fn next_unasked(&self) -> Option<u64> {
         self.next_key()
             .into_iter()
@@ -296,7 +296,7 @@ impl Direction {
         dtmf_queue.is_some_and(|dtmf_queue| dtmf_queue.current.is_some())
     }
 
-    /// Time of the next work for a digit. While the party itself presses a digit, queued ones wait for the party's packets.
+    /// Returns the time of the next work for a digit. While the party itself presses a digit, queued ones wait for the party's packets.
     pub(in crate::call) fn next_dtmf(&self) -> Option<u64> {
         let dtmf_queue = self.dtmf_queue.as_ref()?;
         match dtmf_queue.current {

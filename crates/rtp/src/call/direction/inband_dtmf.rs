@@ -53,7 +53,7 @@ impl InbandDtmf {
         self.pressed.is_some()
     }
 
-    /// The pressed digit and its length so far in ms.
+    /// Returns the pressed digit and its length so far in ms.
     pub(super) fn pressed_key(&self) -> Option<(u8, u32)> {
         let key = self.pressed?.key;
         Some((key.event, (key.ns() / 1_000_000) as u32))

@@ -89,7 +89,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// The concealed part of a loss.
+    /// Returns the concealed part of a loss.
     fn of_loss(loss: &Lost<'_>, format: Format, frames: usize) -> Stretch {
         Stretch {
             format,
@@ -406,7 +406,7 @@ impl Direction {
         }
     }
 
-    /// The party's payload types that may be forwarded directly now, a bit for each; 0: none.
+    /// Returns the party's payload types that may be forwarded directly now, a bit for each; 0: none.
     #[inline]
     pub(super) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         let output = &self.output;
@@ -426,7 +426,7 @@ impl Direction {
         }
     }
 
-    /// The current treatment of the party's media.
+    /// Returns the current treatment of the party's media.
     #[inline]
     pub(super) fn mode(&self) -> Mode {
         self.output.mode()
@@ -477,7 +477,7 @@ impl Direction {
         self.player.next()
     }
 
-    /// Time of the clip's next packet, if no digit is pressed by then.
+    /// Returns the time of the clip's next packet, if no digit is pressed by then.
     pub(super) fn next_play_without_dtmf(&self) -> Option<u64> {
         self.next_play().filter(|_| !self.is_sending_digit())
     }
@@ -518,7 +518,7 @@ impl Direction {
     }
 }
 
-/// The timestamp units that a packet of audio covers; 0 if its codec is unknown.
+/// Returns the timestamp units that a packet of audio covers; 0 if its codec is unknown.
 #[inline]
 pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
     match payload.carries {

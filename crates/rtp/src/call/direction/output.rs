@@ -86,7 +86,7 @@ impl Output {
         }
     }
 
-    /// The current treatment of the party's media.
+    /// Returns the current treatment of the party's media.
     #[inline]
     pub(super) fn mode(&self) -> Mode {
         if self.is_held { Mode::Hold } else { self.mode }
@@ -231,7 +231,7 @@ impl Output {
         out.send(&to, time, false, 0);
     }
 
-    /// Clock rate of the outgoing audio, Hz.
+    /// Returns the clock rate of the outgoing audio, Hz.
     pub(super) fn routed_rate(&self, out: &Out<'_>) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
@@ -240,7 +240,7 @@ impl Output {
         }
     }
 
-    /// Clock rate of the incoming audio, Hz; all times are on its time line.
+    /// Returns the clock rate of the incoming audio, Hz; all times are on its time line.
     pub(super) fn incoming_rate(&self) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
@@ -257,7 +257,7 @@ impl Output {
         }
     }
 
-    /// Packet time of the outgoing audio, ns.
+    /// Returns the packet time of the outgoing audio, ns.
     pub(super) fn sent_packet_ns(&self) -> u64 {
         let made_ns = self.voice.as_ref().map(|voice| voice.packet_ns());
         let made_ns = made_ns.unwrap_or(u64::MAX).min(self.packet_ns);
@@ -267,7 +267,7 @@ impl Output {
         }
     }
 
-    /// The party's payload types that need no conversion, a bit for each.
+    /// Returns the party's payload types that need no conversion, a bit for each.
     #[inline]
     pub(super) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         match self.direct_types {

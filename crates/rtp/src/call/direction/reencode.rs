@@ -323,7 +323,7 @@ impl Output {
         true
     }
 
-    /// Time at which the pause since the last packet must be filled, if the filter holds audio.
+    /// Returns the time at which the pause since the last packet must be filled, if the filter holds audio.
     pub(in crate::call) fn next_pause(&self) -> Option<u64> {
         let late_ns = LATE_NS.max(self.pause_step_ns());
         let due_ns = self.filter_delay.due_ns.saturating_add(late_ns);
@@ -371,8 +371,8 @@ impl Output {
         }
     }
 
-    /// Format of the filter: that of the incoming audio, or of the outgoing audio if that has fewer channels or there are several
-    /// inputs.
+    /// Returns the format of the filter: that of the incoming audio, or of the outgoing audio if that has fewer channels or there are
+    /// several inputs.
     pub(super) fn filter_format(&self) -> Option<Format> {
         let to = self.voice.as_ref().map(|voice| voice.format)?;
         match &self.route {

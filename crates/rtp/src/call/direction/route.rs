@@ -40,7 +40,7 @@ pub(super) struct Reencode {
     pub(super) comfort_noise: Option<Box<ComfortNoise>>,
 }
 
-/// The byte of silence.
+/// Returns the byte of silence.
 pub(super) fn silence_of(encoding: Encoding) -> Option<u8> {
     match encoding {
         Encoding::Pcmu => Some(g711::linear_to_ulaw(0)),

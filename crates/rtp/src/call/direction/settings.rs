@@ -154,12 +154,12 @@ impl Direction {
         self.output.budget_ns = old.output.budget_ns;
     }
 
-    /// The position of the outgoing timestamps.
+    /// Returns the position of the outgoing timestamps.
     pub(in crate::call) fn time_state(&self, now_ns: u64) -> Option<TimeState> {
         self.output.map.snapshot(now_ns)
     }
 
-    /// Mapping from the incoming to the outgoing timestamps.
+    /// Returns the mapping from the incoming to the outgoing timestamps.
     pub(in crate::call) fn anchor(&self) -> Option<Anchor> {
         self.output.map.take_anchor()
     }
@@ -185,12 +185,12 @@ impl Direction {
         self.output.map.restore(now_ns, time, elapsed_ns);
     }
 
-    /// Packet time of the outgoing audio, ns.
+    /// Returns the packet time of the outgoing audio, ns.
     pub(in crate::call) fn sent_packet_ns(&self) -> u64 {
         self.output.sent_packet_ns()
     }
 
-    /// Play time of the outgoing timestamp `time`.
+    /// Returns the play time of the outgoing timestamp `time`.
     pub(in crate::call) fn play_ns(&self, time: RtpTime) -> Option<u64> {
         self.output.map.play_ns(time)
     }

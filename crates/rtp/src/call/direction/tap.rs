@@ -31,7 +31,7 @@ pub enum TappedAudio<'a> {
 }
 
 impl TappedAudio<'_> {
-    /// Number of samples of all channels.
+    /// Returns the number of samples of all channels.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -228,7 +228,7 @@ impl Tap {
         }
     }
 
-    /// Number of queued samples of all channels.
+    /// Returns the number of queued samples of all channels.
     pub(super) fn waiting(&self) -> usize {
         let all = self.earlier.iter().chain(&self.last);
         all.map(|one| one.samples).sum()
@@ -332,7 +332,7 @@ impl Tap {
         self.codes.next_address(self.history())
     }
 
-    /// Number of codes that a loss may need.
+    /// Returns the number of codes that a loss may need.
     #[inline]
     fn history(&self) -> usize {
         self.format.map_or(0, history_samples)
@@ -344,7 +344,7 @@ fn is_coded(format: Format) -> bool {
     matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma)
 }
 
-/// Number of samples, more than a decoder remembers.
+/// Returns the number of samples, more than a decoder remembers.
 fn history_samples(format: Format) -> usize {
     let frames = u64::from(format.sample_rate_hz) * HISTORY_NS / NS_PER_S;
     frames as usize * usize::from(format.channels)

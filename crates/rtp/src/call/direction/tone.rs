@@ -28,7 +28,7 @@ struct Sounding {
 }
 
 impl DigitTone {
-    /// Length of the tone so far, ns. `None` before the first tone.
+    /// Returns the length of the tone so far, ns. `None` before the first tone.
     pub(super) fn made_ns(&self) -> Option<u64> {
         Some(self.sounding.as_ref()?.made_ns)
     }

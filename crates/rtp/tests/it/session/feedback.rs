@@ -21,7 +21,7 @@ fn session_with(regular_interval_ns: u64, reduced_size: bool) -> RtcpSession {
     session
 }
 
-/// The NACKed numbers in a packet, read by a foreign parser.
+/// Returns the NACKed numbers in a packet, read by a foreign parser.
 fn nacked(bytes: &[u8]) -> Vec<u16> {
     let mut lost = Vec::new();
     for part in rtcp_types::Compound::parse(bytes).expect("a compound") {
@@ -211,7 +211,7 @@ fn each_full_intra_request_is_reported_once() {
     assert_eq!(events(&mut session), [other], "of somebody else");
 }
 
-/// The request's number in a packet that consists of a full intra request of 7, read by a foreign parser.
+/// Returns the request's number in a packet that consists of a full intra request of 7, read by a foreign parser.
 fn fir_number(bytes: &[u8]) -> u8 {
     let mut parts = rtcp_types::Compound::parse(bytes).expect("a compound");
     let Some(Ok(rtcp_types::Packet::PayloadFeedback(feedback))) = parts.next() else {

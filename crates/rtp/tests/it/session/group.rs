@@ -12,7 +12,7 @@ fn group_config(ssrc: u32, members: usize) -> Config {
     }
 }
 
-/// A session with `others` further members, who sent reports at `now_ns`.
+/// Returns a session with `others` further members, who sent reports at `now_ns`.
 fn in_group(now_ns: u64, others: u32) -> RtcpSession {
     let mut session = RtcpSession::new(now_ns, group_config(1, 4096));
     for other in 0..others {

@@ -30,7 +30,7 @@ fn session(ssrc: u32) -> RtcpSession {
     RtcpSession::new(0, config(ssrc))
 }
 
-/// Packet `number` of a stream of 20 ms packets with 8000 units/s.
+/// Returns the packet `number` of a stream of 20 ms packets with 8000 units/s.
 fn packet(ssrc: u32, number: u64) -> RtpHeader {
     RtpHeader {
         ssrc: Ssrc(ssrc),

@@ -6,7 +6,7 @@ use threadbare_rtp::session::{Config, Event, RtcpError, RtcpSession, RtpVerdict,
 
 use super::{MS, S, address, compound, config, events, packet, run, session};
 
-/// A session that has received packets 0..100 of source 7, the last at 1.98 s.
+/// Returns a session that has received packets 0..100 of source 7, the last at 1.98 s.
 fn in_call() -> RtcpSession {
     let mut session = session(1);
     for number in 0..100 {
@@ -317,7 +317,7 @@ fn reduced_size_needs_an_agreement() {
     assert_eq!(reduced.handle_rtcp(2 * S, address(10), bye), Ok(()));
 }
 
-/// A report block from 7 about us (SSRC 1) with this LSR and DLSR.
+/// Returns a report block from 7 about us (SSRC 1) with this LSR and DLSR.
 fn report(lsr: u32, dlsr: u32) -> Vec<u8> {
     let mut bytes = vec![0x81, 201, 0, 7, 0, 0, 0, 7, 0, 0, 0, 1];
     bytes.extend([12, 0xff, 0xff, 0xfe, 0, 1, 0, 9, 0, 0, 0, 40]);
