@@ -25,13 +25,13 @@ pub(super) fn remote(
         (Err(_), Some(_)) => None,
         (Err(error), None) => return Err(error),
     };
-    // RFC 8840, section 4.1.1: an offer that has no candidates yet has port 9 and the address of zeros. It is not a hold.
+    // An offer that has no ICE candidates yet has port 9 and an address of all zeros (RFC 8840, section 4.1.1). This is not a hold.
     let is_trickle = line.port == DISCARD_PORT && sdp.has_ice(index);
     let is_zero = signalled.as_ref().is_some_and(Address::is_hold) && !is_trickle;
     let ip = match (address, &signalled) {
         (Some(address), _) => Some(address),
         (None, Some(Address::Ip(ip))) => Some(*ip),
-        // A host name: the party's packets show its address.
+        // The description has a host name. The party's packets will show its address.
         (None, _) => None,
     };
     let family = ip.map(Family::of);

@@ -2,7 +2,7 @@
 
 use ciborium::Value;
 
-/// Names and values of a struct.
+/// The names and values of a struct's fields.
 type Fields = Vec<(Value, Value)>;
 
 /// Adds a field to each struct of a state, as a later release may do.
@@ -45,7 +45,7 @@ fn visit(value: &mut Value, edit: &dyn Fn(&mut Fields)) {
         Value::Array(values) => values.iter_mut().for_each(|value| visit(value, edit)),
         Value::Map(fields) => {
             fields.iter_mut().for_each(|(_, value)| visit(value, edit));
-            // A variant of an enum is a map of one key in capitals.
+            // A map with one key that begins with a capital is a variant of an enum, not a struct.
             let is_lower = |(key, _): &(Value, Value)| {
                 let name = key.as_text().unwrap_or_default();
                 name.starts_with(|first: char| first.is_ascii_lowercase())

@@ -68,7 +68,7 @@ impl Command {
         ("unsubscribe", Command::Unsubscribe),
     ];
 
-    /// Returns the name in requests.
+    /// Returns the command's name in requests.
     #[must_use]
     pub fn name(self) -> &'static str {
         let found = Command::NAMES.iter().find(|(_, one)| *one == self);
@@ -85,13 +85,13 @@ impl Command {
     }
 }
 
-/// The reason for the refusal of a request: the text of `error-reason`.
+/// The reason why a request is refused. Its text becomes the `error-reason` of the reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The dictionary is not readable.
     #[error("the dictionary cannot be read: {0}")]
     Unreadable(#[from] DecodeError),
-    /// Its `rtpp-flags` cannot be read.
+    /// The request's `rtpp-flags` cannot be read.
     #[error(transparent)]
     Flags(#[from] FlagsError),
     /// The command is unknown.
@@ -120,7 +120,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the refusal of `value`, which `key` does not allow.
+    /// Creates the refusal of a `value` that is not allowed for `key`. `allowed` describes the allowed values.
     #[must_use]
     pub fn value(key: &'static str, value: &Value, allowed: impl Into<String>) -> Refusal {
         Refusal::Value {
@@ -131,7 +131,7 @@ impl Refusal {
     }
 }
 
-/// A request, with its keys in the form of [`flags::unfold`]. Keys that are never read are ignored.
+/// A request, with its keys in the form that [`flags::unfold`] produces. Keys that are never read are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     command: Command,
@@ -171,7 +171,7 @@ impl Request {
         &self.keys
     }
 
-    /// Returns the bytes of `key`: an SDP need not be UTF-8.
+    /// Returns the bytes of `key`, which need not be UTF-8 because an SDP need not be.
     ///
     /// # Errors
     /// Fails if the value is not a string.
@@ -207,7 +207,7 @@ impl Request {
         })
     }
 
-    /// Returns the number of `key`, which may also be written as text.
+    /// Returns the number that is the value of `key`. It may also be written as text.
     ///
     /// # Errors
     /// Fails if the value is not a whole number, or is outside `allowed`.
@@ -236,7 +236,7 @@ impl Request {
             .ok_or_else(|| Refusal::value(key, value, words()))
     }
 
-    /// Returns the meaning of the text of `key`.
+    /// Returns the meaning that `allowed` gives to the text of `key`.
     ///
     /// # Errors
     /// Fails if the value is not in `allowed`.
@@ -262,7 +262,7 @@ impl Request {
             .ok_or_else(|| Refusal::value(key, value, words()))
     }
 
-    /// Returns the texts of the list `key`; empty if the key is missing.
+    /// Returns the texts of the list `key`. The result is empty if the key is missing.
     ///
     /// # Errors
     /// Fails if the value is not a list of strings.
@@ -272,7 +272,7 @@ impl Request {
             .map_or(Ok(Vec::new()), |value| texts(key, value))
     }
 
-    /// Returns the texts of the list `list` in the dictionary `codec`; empty if the list is missing.
+    /// Returns the texts of `list` in the dictionary `codec`. The result is empty if the list is missing.
     ///
     /// # Errors
     /// Fails if `codec` is not a dictionary, or the value is not a list of strings.
@@ -286,7 +286,7 @@ impl Request {
         }
     }
 
-    /// Whether the flags include `flag`, written with hyphens.
+    /// Whether the flags include `flag`, which is written with hyphens.
     #[must_use]
     pub fn has_flag(&self, flag: &str) -> bool {
         let is_it =
