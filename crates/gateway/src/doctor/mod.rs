@@ -36,7 +36,7 @@ pub(crate) struct DoctorArgs {
 /// The report as JSON.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
-    /// Whether no finding is bad; there may be notes.
+    /// Whether no finding is bad. There may be notes.
     works: bool,
     findings: &'a [Finding],
 }

@@ -19,7 +19,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client. Sends no request.
+    /// Creates a client. This sends no request.
     ///
     /// # Errors
     /// Fails if the URL is not an HTTP URL, or the token cannot be read.
@@ -76,7 +76,7 @@ impl Client {
     ) -> miette::Result<impl Iterator<Item = std::io::Result<Event>>> {
         let request = self.agent.get(format!("{}{path}", self.base));
         let request = self.with_token(request).config();
-        // The reply has no end, so it gets no time limit. But data comes at least every 15 s.
+        // The reply never ends, so it gets no overall time limit. But data must come at least every 15 s.
         let request = request
             .timeout_global(None)
             .timeout_recv_response(Some(PATIENCE))
@@ -164,5 +164,5 @@ fn refusal(problem: &Value) -> miette::Report {
     }
 }
 
-/// Time-out for a reply. The gateway itself always replies sooner.
+/// Time-out for a reply. The gateway always replies sooner.
 const PATIENCE: Duration = Duration::from_secs(15);
