@@ -49,7 +49,7 @@ use threadbare_streams::reload::Reloads;
 use threadbare_watch::View;
 use tokio::sync::Semaphore;
 
-/// A listening socket with its access control; requests are not served yet.
+/// A listening socket with its access control. Requests are not served yet.
 pub(super) struct Http {
     listener: TcpListener,
     guard: Guard,
@@ -63,7 +63,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Finishes current requests, and stops. Call this after the service has been dropped.
+    /// Finishes current requests, and stops the server. Call this after the service has been dropped.
     pub(super) fn stop(self) {
         self.acceptor.stop();
     }
@@ -123,5 +123,5 @@ pub(super) fn open_router(app: App) -> Router {
     routes::open_router(app)
 }
 
-/// Maximum number of WebSocket connections. Each proxy keeps one open.
+/// Maximum number of WebSocket connections. Each proxy keeps one connection open.
 const SOCKETS_MAX: usize = 64;
