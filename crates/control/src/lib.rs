@@ -17,7 +17,7 @@
 //! let request = Request::new(keys)?;
 //! assert_eq!(request.command(), Command::Offer);
 //!
-//! The description for the other party. All bytes that are not edited stay.
+//! // The description for the other party. All bytes that are not edited stay.
 //! let mut sdp = Sdp::parse(offer.as_bytes())?;
 //! let codecs = sdp.media[0].codecs();
 //! assert_eq!(codecs[1].name, "PCMA");

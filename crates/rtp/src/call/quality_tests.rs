@@ -5,7 +5,7 @@ use super::*;
 use crate::codec::Encoding;
 use crate::leg::Verdict;
 
-/// B's report on the packets of leg B: `lost_in_256` of 256 lost since the last report, 20 ms of jitter.
+/// Returns a report of B on the packets of leg B. It states that `lost_in_256` of 256 were lost since the last report, and 20 ms of jitter.
 fn report(lost_in_256: u8) -> Vec<u8> {
     let mut bytes = vec![0x81, 201, 0, 7];
     bytes.extend(0x0b_u32.to_be_bytes());
@@ -56,7 +56,7 @@ fn losses_that_the_far_party_reports_lower_the_score_end_to_end() {
     let [loss, _, at_relay] = means(stats.legs[0].quality);
     assert_eq!(loss, 0.0);
     let [loss, jitter_ms, score] = means(stats.legs[0].end_to_end);
-    // The first samples were taken before the first report.
+    // The first samples are from before the first report.
     assert!((5.0..=10.2).contains(&loss), "{loss}");
     assert!((10.0..=20.0).contains(&jitter_ms), "{jitter_ms}");
     assert!(score < at_relay - 0.3, "{score} {at_relay}");
