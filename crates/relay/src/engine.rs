@@ -1,4 +1,4 @@
-//! The engine: calls created, reached and removed from any thread.
+//! The engine. Calls are created, reached and removed from any thread.
 
 use std::fmt;
 use std::io;
@@ -34,14 +34,14 @@ pub struct Settings {
     pub threads: threadbare_runtime::Settings,
     /// Maximum number of calls.
     pub calls_max: u64,
-    /// Lateness of slices above which new calls are refused, if all threads exceed it. `None`: never refuse.
+    /// Lateness of slices above which new calls are refused, if all threads exceed it. `None`: calls are never refused for lateness.
     pub lateness_max: Option<Duration>,
-    /// Carries out asynchronous orders (creating and dropping calls, commands) at the next slice, when packets are read. A thread
-    /// then is not woken for each of many short calls.
+    /// Whether asynchronous orders (to create or drop calls, and commands) wait for the next slice, in which packets are read too. With
+    /// this, a thread is not woken for each of many short calls.
     pub orders_wait: bool,
     /// Devices whose frames may bypass the sockets. `None`: all packets use sockets.
     pub xdp: Option<Xdp>,
-    /// Policy for the destinations of calls. `None`: anywhere.
+    /// The policy for the destinations of calls. `None`: all destinations are allowed.
     pub destinations: Option<Destinations>,
 }
 
@@ -64,7 +64,7 @@ impl Settings {
     }
 }
 
-/// Why an engine, or a shared port of one, was not started.
+/// The reason why an engine, or a shared port of an engine, was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A context could not be started.
@@ -75,7 +75,7 @@ pub enum EngineError {
         /// The reason.
         error: StartError,
     },
-    /// The calls' sockets cannot be watched.
+    /// The sockets of the calls cannot be watched.
     #[error("context '{context}': cannot watch sockets: {error} (see `ulimit -n`)")]
     Watch {
         /// The context.
@@ -83,7 +83,7 @@ pub enum EngineError {
         /// The system's answer.
         error: io::Error,
     },
-    /// A thread has no rings.
+    /// A thread could not get rings.
     #[error("context '{context}': {error}")]
     Rings {
         /// The context.
@@ -94,7 +94,7 @@ pub enum EngineError {
     /// A shared port could not be opened.
     #[error("shared port: {0}")]
     Socket(#[from] SocketError),
-    /// Too many shared ports.
+    /// There are too many shared ports.
     #[error("a context's thread has {IOS_MAX} shared ports already, which is the maximum")]
     SharedPorts,
     /// The context has shut down.
@@ -105,7 +105,7 @@ pub enum EngineError {
     },
 }
 
-/// Why a call was not created.
+/// The reason why a call was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The call has too many parties.
@@ -114,31 +114,31 @@ pub enum CreateError {
         /// Number of legs.
         legs: usize,
     },
-    /// The call's legs are on shared ports that different threads read.
+    /// The call's legs are on shared ports that are read by different threads.
     #[error("the shared ports {first} and {other} are read by different threads: a call needs one")]
     Shards {
         /// A leg's shared port.
         first: std::net::SocketAddr,
-        /// Another leg's.
+        /// The shared port of another leg.
         other: std::net::SocketAddr,
     },
     /// The shared port belongs to another engine.
     #[error("the shared port {0} belongs to another engine")]
     Foreign(std::net::SocketAddr),
-    /// Too many calls.
+    /// There are too many calls.
     #[error("{calls} calls are active; the limit is {calls_max} (calls_max)")]
     Calls {
-        /// Number of present calls.
+        /// Number of calls that exist.
         calls: u64,
         /// The limit.
         calls_max: u64,
     },
-    /// The threads are late.
+    /// All threads are late.
     #[error(
         "all threads are late, the best of them by {lateness:?}; the limit is {lateness_max:?} (lateness_max)"
     )]
     Late {
-        /// Minimum lateness.
+        /// Lateness of the thread that is least late.
         lateness: Duration,
         /// The limit.
         lateness_max: Duration,
@@ -157,14 +157,14 @@ pub struct Engine<C: Call> {
     context: Context,
 }
 
-/// A shard's media worker, for other threads.
+/// The media worker of a shard, as other threads see it.
 struct Seat<C: Call> {
     queue: Arc<OrderQueue<C>>,
     shard: Shard,
     worker: AgentHandle<MediaWorker<C>>,
-    /// Contains the sockets of its calls.
+    /// The epoll instance that contains the sockets of the worker's calls.
     watch: Arc<Epoll>,
-    /// Execution time of asynchronous orders.
+    /// When asynchronous orders are carried out.
     when: When,
 }
 
@@ -210,7 +210,7 @@ impl<C: Call> Engine<C> {
         &self.context
     }
 
-    /// Opens a port for many legs, read by the thread with the fewest calls.
+    /// Opens a port for many legs. The thread with the fewest calls reads it.
     ///
     /// # Errors
     /// Fails if the address cannot be bound, or if there are too many shared ports.
@@ -233,18 +233,18 @@ impl<C: Call> Engine<C> {
         };
         let of_port = seat.clone();
         let close = move || {
-            // If the engine has ended, the port is already closed.
+            // If the engine has ended, the port is closed already.
             let _ = of_port.order(Order::RemoveIo { io });
         };
         Ok(SharedPort::new(sockets, home, Box::new(close)))
     }
 
-    /// Creates a call with the ports of its legs, on the thread with the fewest calls (among those that are not late).
-    /// Datagrams queued in the ports are the call's first ones. `label` names the call in the log. Can be called on any thread
-    /// and does not wait for the call's thread.
+    /// Creates a call with the ports of its legs. It runs on the thread with the fewest calls among those that are not late. Datagrams that
+    /// are queued in the ports are the first ones of the call. `label` names the call in the log. This can be called on any thread, and
+    /// does not wait for the call's thread.
     ///
     /// # Errors
-    /// Fails if the legs do not fit together, or a limit is reached. The ports are released.
+    /// Fails if the legs do not fit together, or if a limit is reached. In this case, the ports are released.
     pub fn create(
         &self,
         label: impl Into<String>,
@@ -281,7 +281,7 @@ impl<C: Call> Engine<C> {
         })
     }
 
-    /// Returns the seat of the legs' shared ports, if any.
+    /// Returns the seat that reads the shared ports of the legs. `None`: they have no shared ports.
     fn home_of(&self, legs: &[LegPorts]) -> Result<Option<usize>, CreateError> {
         if legs.len() > LEGS_MAX {
             return Err(CreateError::Legs { legs: legs.len() });
@@ -306,14 +306,14 @@ impl<C: Call> Engine<C> {
         Ok(first.map(|(shard, _)| shard))
     }
 
-    /// Returns the seat whose epoll has the legs' sockets, if an earlier call used them.
+    /// Returns the seat whose epoll instance contains the legs' sockets, because an earlier call used them.
     fn seat_that_watches(&self, legs: &[LegPorts]) -> Option<usize> {
         let watch = legs.iter().find_map(LegPorts::watch)?;
         let mut seats = self.seats.iter();
         seats.position(|seat| Arc::ptr_eq(&seat.watch, watch))
     }
 
-    /// Returns the seat with the fewest calls, among those that are not late if possible. `near`, which has the sockets already, is
+    /// Returns the seat with the fewest calls, among those that are not late if possible. `near` has the sockets already, so it is
     /// preferred if it has hardly more calls.
     fn best_seat(&self, near: Option<usize>) -> usize {
         let key = |seat: &Arc<Seat<C>>| (seat.is_late(), seat.assigned());
@@ -347,7 +347,7 @@ impl<C: Call> Engine<C> {
         })
     }
 
-    /// Calls that live, or are about to.
+    /// Returns the number of calls that exist or are about to be created.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.seats.iter().map(|seat| seat.assigned()).sum()
@@ -425,7 +425,7 @@ impl<C: Call> Seat<C> {
         let (sender, started) = Reply::new(shard);
         let myself = worker.clone();
         worker.command(move |worker, cx| {
-            // The creator waits for the result.
+            // The creator is waiting for the result.
             let _ = sender.send(worker.start(cx, myself));
         });
         started.wait().map_err(|Gone| closed())?.map_err(watch)?;
@@ -438,7 +438,7 @@ impl<C: Call> Seat<C> {
         })
     }
 
-    /// Gives an order without waiting.
+    /// Queues an order without waiting for it.
     fn order(&self, order: Order<C>) -> Result<(), Closed> {
         self.order_when(order, self.when)
     }
@@ -449,7 +449,7 @@ impl<C: Call> Seat<C> {
                 let worker = self.worker.clone();
                 gather::wake(move || worker.command(MediaWorker::handle_orders));
             }
-            // Each run of the media worker starts with the orders.
+            // The media worker always carries out the orders first.
             Some(When::BySlice) => self.worker.wake(),
             None => {}
         }
@@ -462,7 +462,7 @@ impl<C: Call> Seat<C> {
 
     fn lateness(&self) -> Duration {
         if self.assigned() == 0 {
-            // Without work, no slice runs, and the last lateness stays.
+            // Without work no slice runs, so the last measured lateness would stay.
             return Duration::ZERO;
         }
         Duration::from_nanos(self.shard.lateness_recent_ns())
@@ -473,7 +473,7 @@ impl<C: Call> Seat<C> {
     }
 }
 
-/// A handle of a call, for any thread. Dropping it removes the call; see [`remove`](CallHandle::remove) to wait for that.
+/// A handle of a call, for any thread. Dropping it removes the call. To wait for the removal, use [`remove`](CallHandle::remove).
 pub struct CallHandle<C: Call> {
     seat: Arc<Seat<C>>,
     at: CallRef,
@@ -482,9 +482,9 @@ pub struct CallHandle<C: Call> {
 }
 
 impl<C: Call> CallHandle<C> {
-    /// Runs `f` with the call on its thread: at once (interrupting a sleep between slices), or at the next slice with
-    /// [`Settings::orders_wait`]. The call's output and timer are handled afterwards. Commands of one thread run in order. If the
-    /// call has ended, `f` is dropped.
+    /// Runs `f` with the call on its thread. This happens at once, interrupting a sleep between slices, or at the next slice with
+    /// [`Settings::orders_wait`]. The call's output and timer are handled afterwards. Commands of one thread run in order. If the call has
+    /// ended, `f` is dropped.
     ///
     /// # Errors
     /// Fails if the engine has ended.
@@ -503,7 +503,7 @@ impl<C: Call> CallHandle<C> {
         self.ask(|slot, now_ns| f(&mut slot.call, now_ns))
     }
 
-    /// Sets the type of service of the call's datagrams: see [`LegPorts::set_tos`]. Can be called on any thread.
+    /// Sets the type of service of the call's datagrams: see [`LegPorts::set_tos`]. This can be called on any thread.
     ///
     /// # Errors
     /// Fails if the engine has ended.
@@ -524,10 +524,10 @@ impl<C: Call> CallHandle<C> {
     ) -> Reply<R> {
         let (sender, reply) = Reply::new(&self.seat.shard);
         let run = move |slot: &mut Slot<C>, now_ns: u64| {
-            // The caller may not wait any more.
+            // Sending fails if the caller no longer waits.
             let _ = sender.send(f(slot, now_ns));
         };
-        // If the order is refused, the sender is dropped, and the reply reports that.
+        // If the order is refused, the sender is dropped, and the reply reports this.
         let _ = self.run(Box::new(run), When::AtOnce);
         reply
     }
@@ -550,8 +550,8 @@ impl<C: Call> CallHandle<C> {
         &self.seat.shard
     }
 
-    /// Removes the call, waits for the removal, and closes its ports on this thread. Returns the call, unless it was removed
-    /// already. On a context's thread it does not wait, and returns nothing.
+    /// Removes the call, waits for the removal, and closes the call's ports on this thread. Returns the call, or `None` if it was removed
+    /// already. On the thread of a context, this does not wait, and returns `None`.
     pub fn remove(mut self) -> Option<C> {
         self.is_removed = true;
         let (sender, reply) = Reply::new(&self.seat.shard);
@@ -574,7 +574,7 @@ impl<C: Call> Drop for CallHandle<C> {
     fn drop(&mut self) {
         if !self.is_removed {
             let (at, reply) = (self.at, None);
-            // If the engine has ended, so has the call.
+            // If the engine has ended, the call has ended too.
             let _ = self.seat.order(Order::Remove { at, reply });
         }
     }
@@ -589,11 +589,11 @@ impl<C: Call> fmt::Debug for CallHandle<C> {
     }
 }
 
-/// Key of the packet I/O for separate ports of each leg.
+/// Key of the packet I/O that has separate ports for each leg.
 const PAIRS: u32 = 0;
-/// Maximum number of calls: more than the ports of one address.
+/// Maximum number of calls. One address has fewer ports.
 const CALLS_MAX: u64 = 65_536;
-/// Difference in calls that does not matter to a thread that runs thousands.
+/// Number of calls that makes no difference to a thread that runs thousands.
 const HARDLY_MORE: u64 = 4;
-/// Negligible lateness: the machine had other work for a moment.
+/// Lateness that does not matter, because the machine had other work for a moment.
 const LATE_MIN: Duration = Duration::from_millis(20);
