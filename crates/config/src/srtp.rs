@@ -1,4 +1,4 @@
-//! SRTP keys of streams: where they are, and how they are read. The configuration never contains a key.
+//! SRTP keys of streams: where they are, and how they are read. The configuration itself never contains a key.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::checker::Checker;
 use super::raw::{RawFallback, RawStream};
 use super::{Destination, StreamSpec};
 
-/// The place of an SRTP key.
+/// Where an SRTP key is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A file.
@@ -19,21 +19,21 @@ pub enum KeySource {
     Env(String),
 }
 
-/// The SRTP keys of a stream. `None`: plain RTP.
+/// The SRTP keys of a stream. `None`: packets are plain RTP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SrtpSpec {
-    /// The key of the stream's sender.
+    /// The key of the packets from the stream's sender.
     pub input: Option<KeySource>,
     /// The key of the packets that the stream sends.
     pub output: Option<KeySource>,
 }
 
 impl KeySource {
-    /// Reads the key: `[SUITE] [inline:]BASE64`. The base64 text contains the master key and the salt, as in an `a=crypto` attribute
-    /// of SDP (RFC 4568, section 9.2). Without a suite, it is AES_CM_128_HMAC_SHA1_80.
+    /// Reads the key, which is written as `[SUITE] [inline:]BASE64`. The base64 text contains the master key and the salt, as in an
+    /// `a=crypto` attribute of SDP (RFC 4568, section 9.2). Without a suite, the suite is AES_CM_128_HMAC_SHA1_80.
     ///
     /// # Errors
-    /// Fails if the key is absent or malformed. The error contains no part of it.
+    /// Fails if the key is absent or malformed. The error contains no part of the key.
     pub fn read(&self) -> Result<MasterKey, String> {
         let text = match self {
             KeySource::File(path) => {
@@ -115,7 +115,7 @@ pub(super) fn check(
     SrtpSpec { input, output }
 }
 
-/// Returns the key of a fallback: its own, or that of the stream's sender.
+/// Returns the key of a fallback. If it has no key of its own, it is that of the stream's sender.
 pub(super) fn of_fallback(
     checker: &mut Checker<'_>,
     raw: &RawFallback,
@@ -129,7 +129,7 @@ pub(super) fn of_fallback(
     own.or_else(|| stream.input.clone())
 }
 
-/// Returns the place of a key.
+/// Returns the place of a key, and checks it.
 fn source(
     checker: &mut Checker<'_>,
     names: [&'static str; 2],
@@ -151,7 +151,7 @@ fn source(
     Some(source)
 }
 
-/// Returns the setting of a key, with its name: that of a file, or else that of a variable.
+/// Returns the setting of a key, with its name. If a file is set, it is the file, else the variable.
 fn setting<'a>(
     [file_name, env_name]: [&'static str; 2],
     [file, env]: [&'a Option<Spanned<String>>; 2],
@@ -161,7 +161,7 @@ fn setting<'a>(
 }
 
 impl StreamSpec {
-    /// Returns the keys for the file, with their names.
+    /// Returns the settings of the keys for the file, with their names.
     pub(super) fn srtp_keys(&self) -> impl Iterator<Item = (&'static str, String)> {
         let keys = [(&self.srtp.input, INPUT), (&self.srtp.output, OUTPUT)];
         keys.into_iter()
@@ -177,7 +177,7 @@ impl KeySource {
         }
     }
 
-    /// Returns the setting of a sender's key.
+    /// Returns the setting of a sender's key, with its name.
     pub(super) fn setting(&self) -> (&'static str, String) {
         self.named(INPUT)
     }
@@ -192,7 +192,7 @@ const ALLOWED: &str =
 mod tests {
     use super::*;
 
-    /// RFC 4568, section 9.2, and an `a=crypto` line of its section 6.1.
+    /// The key of an `a=crypto` line in RFC 4568, section 6.1. Its form is that of section 9.2.
     const KEY: &str = "d0RmdmcmVCspeEc3QGZiNWpVLFJhQX1cfHAwJSoj";
 
     #[test]
