@@ -133,7 +133,7 @@ impl Gateway {
     /// Starts all streams. A stream that fails to start is started again later, as after any failure.
     ///
     /// # Errors
-    /// Fails if the contexts do not start, or if elements are missing.
+    /// Fails if the contexts do not start, if elements are missing, or if a folder of recordings cannot be used.
     pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
         let (sender, events) = channel();
         let directory = Directory::default();
@@ -166,7 +166,7 @@ impl Gateway {
     /// same streams cannot fail.
     ///
     /// # Errors
-    /// Fails if the contexts do not start.
+    /// Fails if the contexts do not start, or if a folder of recordings cannot be used.
     pub fn prepare(&mut self, streams: &[StreamSpec]) -> Result<(), StartError> {
         if let Carrier::Lines(lines) = &mut self.carrier
             && !streams.is_empty()
@@ -183,7 +183,7 @@ impl Gateway {
     /// interruption.
     ///
     /// # Errors
-    /// Fails if the contexts do not start.
+    /// Fails if the contexts do not start, or if a folder of recordings cannot be used.
     pub fn reload(
         &mut self,
         streams: Vec<StreamSpec>,

@@ -69,7 +69,8 @@ impl Preparer {
         }
     }
 
-    /// Returns the resources of a stream if no name or file is needed. `None`: the thread will send them.
+    /// Returns the resources of a stream if no host name must be resolved, and no file or key must be read. `None`: the thread will
+    /// send them.
     ///
     /// # Errors
     /// Fails if the thread cannot be started.
