@@ -70,8 +70,8 @@ impl Format {
         bytes
     }
 
-    /// Decodes bytes that need not be trusted. Nesting is limited. At most 1 MiB is reserved for a list before its values are read,
-    /// whatever length it claims.
+    /// Decodes bytes, which may come from an untrusted source. Nesting is limited. At most 1 MiB is reserved for a list before its values
+    /// are read, whatever length it claims.
     ///
     /// # Errors
     /// Fails as [`FormatError`] lists.

@@ -15,7 +15,7 @@ use crate::forward::{Forward, ForwardSide};
 use crate::id::{PortId, PortKind};
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Runs the target `forward`. Byte 0 contains the settings. Then steps follow, each with a kind, a time in ms, a length and the bytes.
+/// Runs the target `forward`. Byte 0 contains the settings. Steps follow, each with a kind, a time in ms, a length and the bytes.
 ///
 /// Each datagram causes at most one outgoing datagram, with the same bytes, in order. A party that was not signalled, and has sent fewer
 /// than two datagrams, gets nothing. A held party gets no media.

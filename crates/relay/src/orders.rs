@@ -116,7 +116,7 @@ pub(crate) enum Order<C> {
     Create {
         at: CallRef,
         slot: Box<Slot<C>>,
-        /// The packet I/O of each leg, and the ports of the leg.
+        /// Index of the packet I/O of each leg, and the leg's ports.
         legs: Vec<(u32, LegKind)>,
     },
     Command {

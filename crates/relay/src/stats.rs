@@ -44,7 +44,7 @@ counters! {
     packets_received,
     /// Number of datagrams that were sent.
     packets_sent,
-    /// Number of datagrams that were dropped because they were longer than the room for them.
+    /// Number of datagrams that were dropped because they were longer than the buffer for a datagram.
     truncated,
     /// Number of datagrams that were dropped because they came on shared ports and belonged to no call.
     unmatched,

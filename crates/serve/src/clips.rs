@@ -87,7 +87,7 @@ impl Clips {
         &self.wake
     }
 
-    /// Returns the news since the last call.
+    /// Returns what has happened since the last call.
     pub(super) fn poll(&mut self) -> Vec<(JobId, News)> {
         let mut room = [0; 64];
         while (&self.wake).read(&mut room).is_ok_and(|read| read > 0) {}

@@ -38,7 +38,7 @@ pub(super) struct MeasuredSide {
     pub(super) clock_rate_hz: Option<u32>,
 }
 
-/// Means of a party's media since the start. A value is `None` if no report has come yet.
+/// Averages over a party's media since the start. A value is `None` if no report has come yet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Means {
     pub(super) mos: Option<f64>,

@@ -100,7 +100,7 @@ impl MediaWorkers {
     /// Starts the media threads.
     ///
     /// # Errors
-    /// Fails if threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or the descriptors.
     pub(super) fn new(
         threads: u32,
         calls_max: u64,

@@ -30,7 +30,7 @@ pub enum Action<P> {
         /// The complete new specification.
         spec: Box<StreamSpec>,
     },
-    /// End a stream; its ports are closed.
+    /// End a stream and close its ports.
     Remove {
         /// The stream.
         stream: StreamId,
@@ -78,14 +78,14 @@ pub enum StreamCommand {
         key: u8,
         /// Duration, ms.
         duration_ms: u32,
-        /// Volume, dBm0; 0 or less.
+        /// Volume in dBm0, which is at most 0.
         volume_dbm0: i8,
         /// Pause before the next digit, ms.
         pause_ms: u32,
     },
     /// Record the stream to a file, or resume a paused recording.
     StartRecording(Recording),
-    /// Pause the recording; its file stays open.
+    /// Pause the recording. Its file stays open.
     PauseRecording,
     /// End the recording.
     StopRecording {

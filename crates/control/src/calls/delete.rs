@@ -124,7 +124,7 @@ pub(super) fn handle_delete<P>(
         }
     }
     if delay_ns == 0 {
-        // In reverse order, so that the remaining indices stay valid.
+        // The order is reversed, so that the remaining indices stay valid.
         for at in places.iter().rev() {
             calls.end_dialog(now_ns, &id, *at, EndReason::Deleted);
         }

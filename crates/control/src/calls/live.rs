@@ -58,7 +58,7 @@ pub(super) struct Taken {
 pub(super) const LAST_STREAM_MAX: u64 = 1 << 62;
 /// Limit of a call's dialogs, which come from forks at the proxy and from transfers. Each dialog takes ports.
 pub(super) const DIALOGS_MAX: usize = 32;
-/// Limit of ended streams that a call remembers for its record.
+/// Maximum number of ended streams that a call remembers for its record.
 pub(super) const PAST_MAX: usize = 64;
 
 impl<P> Live<P> {
@@ -134,7 +134,7 @@ impl<P> Live<P> {
         all.map(|(due_ns, _)| due_ns).min()
     }
 
-    /// Finds the dialog of an offer, whose tags are those of the request.
+    /// Finds the dialog to which an offer with these tags belongs.
     pub(super) fn find_offer(&self, tags: &Tags<'_>) -> Found {
         let dialogs = || self.dialogs.iter().enumerate().rev();
         let side_a = threadbare_rtp_types::side::Side::A;

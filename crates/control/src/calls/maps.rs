@@ -105,5 +105,5 @@ fn map(entries: impl Iterator<Item = Payload>, mux: bool) -> Option<Arc<PayloadM
     PayloadMap::without_mux(&once).ok().map(Arc::new)
 }
 
-/// Clock rate of a number that the description does not name: that of telephony audio and events.
+/// Clock rate of a number that the description does not name. It is the rate of telephony audio and events.
 const UNNAMED_HZ: u32 = 8000;

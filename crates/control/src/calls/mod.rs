@@ -258,7 +258,7 @@ impl<P> Calls<P> {
         self.unknown.pop_front()
     }
 
-    /// Returns the number of words in requests that were in no table, repetitions included.
+    /// Returns the number of words in requests that the table of words does not contain. Repeated words are counted again.
     #[must_use]
     pub fn unknown_words(&self) -> u64 {
         self.unknown_words

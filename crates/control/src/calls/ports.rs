@@ -83,7 +83,7 @@ pub struct Opened<P> {
     pub ports: P,
     /// The advertised address and port for RTP.
     pub rtp: SocketAddr,
-    /// The advertised address and port for RTCP; `None` for [`PortUse::Single`].
+    /// The advertised address and port for RTCP. `None` for [`PortUse::Single`].
     pub rtcp: Option<SocketAddr>,
 }
 

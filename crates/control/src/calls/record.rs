@@ -8,13 +8,13 @@ use super::id::{CallId, StreamId};
 /// The reason for a call's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// A `delete`, at once or after its delay.
+    /// The call was ended by a `delete`, at once or after its delay.
     Deleted,
-    /// No answer within [`offer_ns`](super::Timeouts::offer_ns).
+    /// The offer got no answer within [`offer_ns`](super::Timeouts::offer_ns).
     OfferTimeout,
-    /// No media for [`media_ns`](super::Timeouts::media_ns).
+    /// No media arrived for [`media_ns`](super::Timeouts::media_ns).
     MediaTimeout,
-    /// No media for [`silent_ns`](super::Timeouts::silent_ns), in a call on hold or a blocked one.
+    /// The call was on hold or blocked, and no media arrived for [`silent_ns`](super::Timeouts::silent_ns).
     SilentTimeout,
     /// The call has lasted for [`final_ns`](super::Timeouts::final_ns).
     FinalTimeout,

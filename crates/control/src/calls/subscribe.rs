@@ -446,7 +446,7 @@ fn rtpmap(payload: &Payload) -> Option<String> {
 /// Creates the answer to a publication. "Only one codec for each media section will be listed, and by default this will be the first
 /// supported codec from the published media."
 ///
-/// There is no other party, so the addresses are placeholders that are replaced later. `None`: no format can be used.
+/// A publication has no other party, so the addresses are placeholders, which are replaced later. Returns `None` if no format can be used.
 fn taken(media: &[Offered], options: &Options) -> Option<String> {
     let mut sdp =
         "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n".to_owned();

@@ -112,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips the end of a list or dictionary, if that is the next byte. Returns whether it was.
+    /// If the next byte ends a list or dictionary, skips this byte and returns `true`.
     fn ends(&mut self) -> Result<bool, DecodeError> {
         match self.peek() {
             Some(b'e') => {

@@ -179,7 +179,7 @@ fn bencode_next(place: Place, byte: u8) -> Result<Place, FrameError> {
     })
 }
 
-/// Returns what follows the end of a dictionary or list. `outer` applies if that is within another one.
+/// Returns what follows the end of a dictionary or list. If the dictionary or list is within another one, `outer` returns it.
 fn closed(depth: u32, outer: impl FnOnce(u32) -> Place) -> Place {
     match depth - 1 {
         0 => Place::End,

@@ -12,7 +12,7 @@ use threadbare_streams::reload::NotReloaded;
 /// The service manager that started this process.
 #[derive(Debug)]
 pub(super) struct Manager {
-    /// Watchdog period; `None` without a watchdog.
+    /// Watchdog period. `None`: there is no watchdog.
     period: Option<Duration>,
     next: Instant,
     /// The reason why the last reload was refused.

@@ -230,7 +230,7 @@ fn silent_caller_is_not_replaced_by_an_excluded_sender() {
         let keys = format!("codec = \"PCMU\"\ncodec-out = \"PCMA\"\n{keys}");
         let (_gateway, from, to, answer) = call(&keys);
         knock(&from, to, &answer, 0, 0, &[0xff; 160]);
-        // This address stands for another host. Without the exclusion, it would become the peer after three seconds of silence.
+        // This address stands for another host. If it were not excluded, it would become the peer after three seconds of silence.
         let stranger = std::net::UdpSocket::bind("127.0.0.2:0").expect("loopback has it");
         answer
             .set_read_timeout(Some(Duration::from_millis(20)))

@@ -362,7 +362,7 @@ fn channels_are_weighted_by_their_position() {
     );
 }
 
-/// ffmpeg makes the files, and measures them too.
+/// ffmpeg makes the files, and also measures them.
 #[test]
 fn wav_files_of_other_programs_are_measured() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -26,7 +26,7 @@ fn said(output: &Output) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Writes some seconds of stereo with other tags, in the format of the name's extension. Returns the path.
+/// Writes some seconds of stereo audio with other tags, in the format that the name's extension means. Returns the path.
 fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
     let path = directory.join(name);
     let codec: &[&str] = match name.rsplit_once('.').expect("an end").1 {

@@ -283,7 +283,7 @@ fn part_of_a_blob_plays_the_requested_number_of_times() {
     assert!(is_heard(&mut a, &b) == 0, "more than was asked for");
 }
 
-/// Sends until the other party receives it. Returns the number of other packets that came before.
+/// Sends packets until the other party receives one. Returns the number of other packets that this party received before.
 fn is_heard(from: &mut Party, to: &Party) -> usize {
     const SPOKEN: [u8; 160] = [0x2a; 160];
     let started = Instant::now();

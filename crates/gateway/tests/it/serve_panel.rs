@@ -57,7 +57,7 @@ fn hold_mute_and_recording_are_shown() {
     let (made, [mut a, _b]) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
     a.say(0x12);
     let tag = json!({"tag": made["sides"][0]["tag"]});
-    // The reply for the call has hold and mute of each side, and the recording. The list has the same.
+    // The reply for the call contains hold and mute of each side, and the recording. The list contains the same values.
     let is_now = |sides: [[bool; 2]; 2], recorded: bool| {
         let detail = relay.get_json(path(&made));
         let stream = &detail["streams"][0];

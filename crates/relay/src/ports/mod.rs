@@ -109,7 +109,7 @@ impl Sockets {
 /// are closed.
 #[derive(Debug)]
 pub(crate) struct OwnPorts {
-    /// The sockets. `None` only while this is dropped or taken apart.
+    /// The sockets. They are `None` only while this value is dropped or taken apart.
     sockets: Option<Sockets>,
     /// The lease of the number. `None`: the ports were given by number.
     lease: Option<NumberLease>,
@@ -206,7 +206,7 @@ impl LegPorts {
     /// Checks whether these ports reach a destination: see [`check_destination`](crate::check_destination).
     ///
     /// # Errors
-    /// Fails if they do not reach it.
+    /// Fails if the ports cannot reach the destination.
     pub fn check_destination(&self, destination: SocketAddr) -> Result<(), Unreachable> {
         check_destination(self.rtp_address(), destination)
     }

@@ -112,8 +112,8 @@ impl PortRange {
         })))
     }
 
-    /// From now on, opens ports even if the machine does not have the address yet. Datagrams can arrive and be sent only when it has the
-    /// address.
+    /// Makes the range open ports from now on even if the machine does not have the address yet. Datagrams can arrive and be sent only
+    /// after the machine has got the address.
     pub fn precede_address(&self) {
         self.0.precedes_address.store(true, Relaxed);
     }

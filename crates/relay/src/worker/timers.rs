@@ -6,7 +6,7 @@ use crate::io::reserve;
 
 pub(super) struct Timers {
     wheel: Wheel<u32>,
-    /// The timers by the place of the call. Most calls only move their time, which touches only this table.
+    /// The timers, by the places of their calls. Most calls only move their timer, which changes only this table.
     armed: Vec<Armed>,
     fired: Vec<u32>,
 }

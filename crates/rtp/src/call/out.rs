@@ -133,8 +133,8 @@ impl Sending<'_> {
         }
     }
 
-    /// Writes the header of a packet, with the number `seq` instead of the next one if it is set. Returns the packet's destination. `None`:
-    /// there is none, and nothing is written.
+    /// Writes the header of a packet. If `seq` is set, it is the packet's number, else the next number is used. Returns the packet's
+    /// destination. `None`: there is no destination, and nothing is written.
     #[inline]
     fn packetize(
         &mut self,

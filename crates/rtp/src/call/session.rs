@@ -182,7 +182,7 @@ impl Session {
         is_mux(leg) || (self.shares_ports && leg == 0 && is_mux(1))
     }
 
-    /// Returns the index of the leg on these ports. If there are two, returns that of the first one.
+    /// Returns the index of the leg on these ports. If two legs share the ports, returns the index of the first one.
     #[inline]
     fn first_leg_on(&self, ports: u8) -> usize {
         usize::from(ports) + usize::from(self.shares_ports && ports > 0)

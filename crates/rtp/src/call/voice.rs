@@ -159,7 +159,8 @@ fn packet_frames(format: Format, packet_ns: u64) -> usize {
         .unwrap_or(1)
 }
 
-/// Packet time if none is asked for, ns. "The default packetization interval SHOULD have a duration of 20 ms" (RFC 3551, section 4.2).
+/// Packet time if no other one is requested, ns. "The default packetization interval SHOULD have a duration of 20 ms" (RFC 3551, section
+/// 4.2).
 pub(super) const PACKET_NS_DEFAULT: u64 = 20_000_000;
 /// Usual packet times, the longest first. Each encoding allows some of them.
 const PACKET_NS_USUAL: [u64; 9] = [

@@ -57,7 +57,7 @@ pub enum Destination {
     Fixed {
         /// Destination of RTP.
         rtp: SocketAddr,
-        /// Destination of RTCP. `None`: the port after that of RTP, or with mux, the same port.
+        /// Destination of RTCP. `None`: the port after the RTP port, or the RTP port itself if RTCP is multiplexed.
         rtcp: Option<SocketAddr>,
     },
 }

@@ -40,7 +40,7 @@ pub(super) struct Latch {
     settled_ns: u64,
     /// Whether RTCP came from the signalled address, which shows that the party is not behind a NAT.
     is_signalled_heard: bool,
-    /// The other addresses. This is allocated for the first packet from one of them.
+    /// The addresses that compete for the party. They are allocated when the first packet from another address arrives.
     contest: Option<Box<Contest>>,
 }
 
@@ -130,7 +130,7 @@ impl Latch {
         }
     }
 
-    /// Whether packets from this address are the party's. If they are, notes the time of this one.
+    /// Whether packets from this address belong to the party. If they do, notes the time of the present packet.
     #[inline]
     pub(super) fn hears(&mut self, at_ns: u64, from: SocketAddr) -> bool {
         match &mut self.party {

@@ -69,7 +69,8 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Parses a datagram. `None`: it is not RTP. With mux, pass in no RTCP: see [`Channel::carried`](crate::packet::Channel::carried).
+    /// Parses a datagram. `None`: it is not RTP. If RTCP is multiplexed, the caller must not pass RTCP (see
+    /// [`Channel::carried`](crate::packet::Channel::carried)).
     #[inline]
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Fields> {

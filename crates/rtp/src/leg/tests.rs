@@ -697,7 +697,7 @@ fn the_delay_since_a_report_counts_from_its_arrival() {
     );
 }
 
-/// Equal payload maps are shared as long as one of them is in use.
+/// Equal payload maps are shared while one of them is in use.
 #[test]
 fn equal_payload_maps_are_shared() {
     let map = |number| {

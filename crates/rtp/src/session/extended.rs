@@ -114,7 +114,7 @@ pub(super) enum XrBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MalformedBlock;
 
-/// The blocks of an extended report, which follow its sender. They end after an error.
+/// Iterator over the blocks of an extended report. It ends after an error.
 #[derive(Debug, Clone)]
 pub(super) struct XrBlocks<'a> {
     rest: &'a [u8],
@@ -308,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns values except for 127, which means that a value is not available.
+    /// Returns any value except for 127, which means that a value is not available.
     fn told() -> impl Strategy<Value = Option<u8>> {
         prop::option::of((0..=255_u8).prop_filter("unavailable", |value| *value != UNAVAILABLE))
     }

@@ -98,7 +98,7 @@ pub struct Config {
     pub cname: String,
     /// Bandwidth of the whole session's media, bits/s.
     pub session_bandwidth_bps: u64,
-    /// Bandwidth of the RTCP of all members, bits/s. `None`: the usual 5 % of the session's. With 0, RTCP is off.
+    /// Bandwidth of the RTCP of all members, bits/s. `None`: 5 % of the session's bandwidth, which is usual. With 0, RTCP is off.
     pub rtcp_bandwidth_bps: Option<u64>,
     /// The minimum interval of RTCP packets.
     pub minimum_interval: MinimumInterval,

@@ -18,7 +18,7 @@ pub struct RtcpErrors {
     pub first_packet: u64,
     /// Packets with misplaced or impossible padding.
     pub padding: u64,
-    /// Packets too short for their counts.
+    /// Packets that were too short for the counts that they contain.
     pub malformed: u64,
 }
 

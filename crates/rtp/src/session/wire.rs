@@ -333,7 +333,7 @@ impl<'a> Iterator for Cnames<'a> {
     }
 }
 
-/// Writes a compound to a buffer, packet by packet. A packet that does not fit is omitted completely.
+/// Writes a compound packet to a buffer, packet by packet. A packet that does not fit is omitted completely.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],

@@ -62,7 +62,7 @@ impl Played {
         self.number == play.number
     }
 
-    /// Handles that a play has started. `file` is the name of its file.
+    /// Handles the start of a play. `file` is the name of its file.
     pub(super) fn start(&mut self, file: Option<Arc<str>>) {
         (self.file, self.waiting) = (file, None);
     }
@@ -81,5 +81,5 @@ impl Played {
     }
 }
 
-/// Maximum length of a file name: PATH_MAX.
+/// Maximum length of a file name. It is PATH_MAX.
 const FILE_NAME_BYTES_MAX: usize = 4096;

@@ -168,7 +168,7 @@ impl MediaWorkers {
         };
         let (write_queue, boot) = (saver.write_queue.clone(), saver.boot);
         let played = running.plays.clone();
-        // The command fails if the stream is gone, and then it has no state.
+        // The command fails if the stream no longer exists. Such a stream has no state.
         let _ = running.handle.command(move |session, now_ns| {
             if let Some(state) = state_of(session, &played, now_ns, boot) {
                 write_queue.put_stream(stream, state.to_bytes());
@@ -363,8 +363,8 @@ impl Age {
     }
 }
 
-/// Prepares a state so that no sequence number is used twice. Normally, numbers are skipped. If the number to skip is unknown or too large,
-/// our stream gets another SSRC, whose numbers are all unused.
+/// Prepares a state so that no sequence number is used twice. Normally, some numbers are skipped. If it is not known how many, or if they
+/// are too many, the stream gets another SSRC, whose numbers are all unused.
 fn reckon(
     state: &mut MediaCallState,
     age: Age,

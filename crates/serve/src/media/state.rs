@@ -81,7 +81,7 @@ impl StreamState {
         FORMAT.write_for(Reader::Node, self)
     }
 
-    /// Parses a state. The bytes need not be trusted.
+    /// Parses a state. The bytes may come from an untrusted source.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<StreamState, FormatError> {
         FORMAT.read(bytes)
     }
@@ -659,7 +659,7 @@ pub(super) mod tests {
         }
     }
 
-    /// An earlier release may lack a field that may be absent. A state without its sequence numbers is refused, because no number may be
+    /// A state from an earlier release may lack optional fields. A state without its sequence numbers is refused, because no number may be
     /// used twice with one key.
     #[test]
     fn missing_optional_fields_have_defaults() {

@@ -340,7 +340,7 @@ impl StorageBackend for KernelOnly {
     }
 }
 
-/// Size of the database's cache. The states of some thousand calls fit.
+/// Size of the database's cache. It has room for the states of some thousand calls.
 const CACHE_BYTES: usize = 16 << 20;
 
 #[cfg(test)]

@@ -344,7 +344,7 @@ fn offers_that_cross_do_not_mix() {
 
 #[test]
 fn an_offer_may_come_with_the_answer_of_an_invitation() {
-    // The INVITE has no description: the callee offers in its 200, and the caller answers in its ACK. The proxy names both tags.
+    // The INVITE has no description. The callee offers in its 200 response, and the caller answers in its ACK. The proxy names both tags.
     let mut bench = Bench::default();
     let of_bob = [("call-id", "c"), ("from-tag", "b"), ("to-tag", "a")];
     let offer = sdp(BOB, BOB_PCMU);

@@ -191,7 +191,7 @@ impl Party {
         format!("v=0\r\no=- 1 1 IN IP4 {ip}\r\ns=-\r\nc=IN IP4 {ip}\r\nt=0 0\r\n{lines}\r\n")
     }
 
-    /// Sets the destination to that in this description.
+    /// Sets the destination to the address in this description.
     pub fn call(&mut self, sdp: &str) {
         let line = sdp.lines().find_map(|line| line.strip_prefix("c=IN IP4 "));
         let ip: IpAddr = line.expect("an address").parse().expect("an address");
@@ -283,7 +283,7 @@ impl Party {
         })
     }
 
-    /// Returns the amplitude of a tone in the last second, relative to the sent one.
+    /// Returns the amplitude of a tone in the last second, relative to the amplitude of the sent tone.
     pub fn level(&self, hz: f64) -> f64 {
         let pcm = &self.heard[self.heard.len().saturating_sub(8000)..];
         let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;

@@ -39,7 +39,7 @@ pub(super) struct Output {
     pub(super) bytes: Vec<u8>,
     pub(super) bytes_time: RtpTime,
     pub(super) bytes_play_ns: u64,
-    /// Forwarded codes, for concealment.
+    /// Forwarded codes, which are needed for concealment.
     pub(super) history: History,
     /// Whether losses are concealed here even if codes are forwarded unchanged.
     pub(super) mends_all: bool,
@@ -47,7 +47,7 @@ pub(super) struct Output {
     pub(super) gaps: Option<Gaps>,
     /// Duration of the audio in the party's last packet, ns.
     pub(super) packet_ns: u64,
-    /// Duration of the audio that may still be concealed, ns. It is as much as was received, and a tail.
+    /// Duration of the audio that may still be concealed, ns. It is as long as the received audio, plus a tail.
     pub(super) budget_ns: u64,
     pub(super) filter: Option<Box<dyn Filter>>,
     pub(super) filter_delay: FilterDelay,
