@@ -172,7 +172,7 @@ impl<C: Call> Engine<C> {
     /// Creates an engine without calls.
     ///
     /// # Errors
-    /// Fails if threads or descriptors run out, or the system refuses the context's settings.
+    /// Fails if the system cannot provide the threads or descriptors, or if it refuses the context's settings.
     pub fn new(settings: Settings) -> Result<Engine<C>, EngineError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = settings.context;

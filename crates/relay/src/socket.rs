@@ -84,7 +84,8 @@ pub struct Unreachable {
 /// Checks whether a socket that is bound to `local` reaches `destination`. Call this when a destination is set.
 ///
 /// # Errors
-/// Fails if the socket cannot send there. An IPv4 socket cannot send to an IPv6 address, and the reverse.
+/// Fails if the socket cannot send there. A socket on an IPv4 address cannot send to IPv6 addresses. A socket on an IPv6 address cannot
+/// send to IPv4 addresses, unless the address is `::`.
 pub fn check_destination(local: SocketAddr, destination: SocketAddr) -> Result<(), Unreachable> {
     match reach_of(&local).raw(destination) {
         Some(_) => Ok(()),

@@ -47,7 +47,7 @@ impl Missing {
                 return;
             }
             2..STEP_MAX => self.add(now_ns, newest, step - 1),
-            // This is an outage, which requests do not repair, or another numbering.
+            // This is an outage, which requests do not repair, or the sender has changed its numbering.
             _ => return self.begin(ssrc, seq),
         }
         self.newest = Some((ssrc, seq));

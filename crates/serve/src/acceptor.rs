@@ -34,7 +34,7 @@ impl Acceptor {
     /// Starts a thread called `name` that serves connections, within these limits.
     ///
     /// # Errors
-    /// Fails if threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn start<S, F>(
         name: &'static str,
         listener: std::net::TcpListener,

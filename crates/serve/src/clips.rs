@@ -44,7 +44,7 @@ impl Clips {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Fails if threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn new() -> std::io::Result<Clips> {
         let (jobs, jobs_taken) = sync_channel(JOBS_MAX);
         let (opened, opened_taken) = sync_channel(OPEN_MAX);

@@ -30,7 +30,7 @@ pub(super) fn open(address: SocketAddr) -> miette::Result<TcpListener> {
 /// Serves connections on a separate thread.
 ///
 /// # Errors
-/// Fails if threads or descriptors run out.
+/// Fails if the system cannot provide the threads or descriptors.
 pub(super) fn start(listener: TcpListener, control: Control<Service>) -> io::Result<Acceptor> {
     Acceptor::start(
         "ng-tcp",

@@ -80,7 +80,7 @@ impl Plays {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Fails if threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn new() -> std::io::Result<Plays> {
         Ok(Plays {
             clips: Clips::new()?,

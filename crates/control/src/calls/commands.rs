@@ -85,7 +85,7 @@ fn is_all(request: &Request) -> Result<bool, Refusal> {
             ("none", false),
             ("all", true),
             ("offer-answer", true),
-            // The documentation also names flows apart from offer and answer. There are none here.
+            // The documentation also names media flows that belong to no offer and answer. This relay has no such flows.
             ("except-offer-answer", false),
             ("flows", true),
         ],

@@ -64,7 +64,7 @@ pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Ma
     Some([offerer, answerer])
 }
 
-/// Takes the place of an offerer's number for an answerer's codec that is not forwarded.
+/// Placeholder for the offerer's number of an answerer's codec that is not forwarded.
 const ALONE: u8 = 128;
 
 /// Returns a payload type. `shared` identifies a codec that is only forwarded. Names do not suffice: AMR has two packings.

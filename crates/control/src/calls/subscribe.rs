@@ -217,7 +217,7 @@ pub(super) fn follow<P>(calls: &mut Calls<P>, now_ns: u64, id: &CallId) {
         return;
     };
     calls.actions.extend(call.update_copies());
-    // In reverse order, so that the remaining indices stay valid.
+    // The order is reversed, so that the remaining indices stay valid.
     for at in (0..call.dialogs.len()).rev() {
         if calls.calls.get(id).is_some_and(|call| call.is_orphan(at)) {
             calls.end_dialog(now_ns, id, at, EndReason::Deleted);

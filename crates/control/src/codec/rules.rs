@@ -112,7 +112,7 @@ impl Rules {
         let strip = std::mem::take(&mut self.strip);
         self.consume.named.extend(strip.named);
         self.consume.everything = self.consume.everything.or(strip.everything);
-        // Codecs that the subscriber refuses still arrive, so they are converted for it.
+        // Codecs that the subscriber refuses still arrive, so they are converted for the subscriber.
         self.accept.everything.get_or_insert(Everything::All);
         self.is_copy = true;
         self

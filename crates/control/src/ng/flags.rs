@@ -93,7 +93,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("sdp_media_remove", "sdp-media-remove"),
 ];
 
-/// Returns the key with hyphens and in its documented spelling. `None`: it has that form already.
+/// Returns the key with hyphens and in its documented spelling. `None`: the key already has this form.
 fn plain_key(key: &[u8]) -> Option<Vec<u8>> {
     let with_hyphens = key.contains(&b' ').then(|| hyphens(key));
     let found = with_hyphens.as_deref().unwrap_or(key);

@@ -832,7 +832,7 @@ fn failed_start_is_not_reported_as_running() {
 #[test]
 fn statistics_are_of_all_streams() {
     const STREAMS: usize = 210;
-    // An address that no other test uses, so that the gateway finds its ports free.
+    // No other test uses this address, so the gateway finds its ports free.
     let reserved = (0..STREAMS)
         .map(|_| std::net::UdpSocket::bind("127.21.0.1:0").expect("a free port"))
         .collect::<Vec<_>>();

@@ -53,7 +53,7 @@ impl LegConfig {
 pub enum Destination {
     /// To the peer. This is the source address of its packets or, until they arrive, the signalled address.
     Peer,
-    /// To these addresses, whatever packets are received. RTCP about received packets goes there too.
+    /// RTP is sent to these addresses, whatever packets are received. RTCP about received packets is sent there too.
     Fixed {
         /// Destination of RTP.
         rtp: SocketAddr,

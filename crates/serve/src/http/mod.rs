@@ -90,7 +90,7 @@ impl Http {
     /// Serves requests on a separate thread.
     ///
     /// # Errors
-    /// Fails if threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn start(self, app: App) -> std::io::Result<Running> {
         let address = self.listener.local_addr()?;
         let acceptor = server::start(self.listener, routes::router(app, self.guard))?;

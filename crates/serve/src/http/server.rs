@@ -24,7 +24,7 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 /// replies soon.
 ///
 /// # Errors
-/// Fails if threads or descriptors run out.
+/// Fails if the system cannot provide the threads or descriptors.
 pub(super) fn start(listener: std::net::TcpListener, router: Router) -> io::Result<Acceptor> {
     Acceptor::start(
         "http",
