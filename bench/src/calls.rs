@@ -28,7 +28,7 @@ pub enum Kind {
 pub enum What {
     /// 500 calls, PCMU on one side, PCMA on the other.
     Transcoded500,
-    /// Like `Transcoded500`, with 1000 calls.
+    /// 1000 calls, PCMU on one side, PCMA on the other.
     Transcoded1000,
     /// 1000 calls, PCMU on both sides.
     Passed1000,
@@ -36,19 +36,20 @@ pub enum What {
     Srtp500,
     /// Offer, answer and delete of calls, one call after the other.
     Signalling,
-    /// Offer, answer and delete of calls, 32 calls at a time, as fast as the relay can on one core. The process has already had
-    /// as many calls some seconds ago.
+    /// Offer, answer and delete of calls, 32 calls at a time, as fast as the relay can on one core. Some seconds ago, the process already
+    /// had as many calls.
     Flood,
-    /// Like `Flood`, with the first calls of a process.
+    /// Offer, answer and delete of the first calls of a process, 32 calls at a time, as fast as the relay can on one core.
     FirstFlood,
     /// Memory of a call, and duration of an offer during 1000 calls.
     Idle1000,
     /// 1000 calls, PCMU on both sides, each recorded to a WAV file of 16 bits. This is measured only for threadbare, and only
     /// on demand.
     Recorded1000,
-    /// Like `Recorded1000`, with WAV files that contain the received G.711 codes.
+    /// 1000 calls, PCMU on both sides, each recorded to a WAV file with the received G.711 codes. This is measured only for threadbare, and
+    /// only on demand.
     Coded1000,
-    /// 1000 calls, PCMU on both sides, whose process is killed and restarted. This is measured only for threadbare.
+    /// 1000 calls, PCMU on both sides. The relay's process is killed and restarted. This is measured only for threadbare.
     Restarted1000,
 }
 
@@ -89,7 +90,7 @@ pub struct Figures {
     /// Number of the relay's threads at the end of the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
-    /// The maximum lateness of a slice of the media threads, according to the relay's metrics.
+    /// The maximum lateness of a slice of the media threads. It comes from the relay's metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<f64>,
     /// Time from the end of the process to the first answer of its successor.
@@ -104,7 +105,7 @@ pub struct Calls {
     pub rows: Vec<Row>,
 }
 
-/// Selects the figure that is compared.
+/// Function that selects the figure that is compared.
 type Figure = fn(&Figures) -> Option<f64>;
 
 /// Maximum ratios of our figures to those of rtpengine in the same round.
@@ -182,7 +183,7 @@ impl Calls {
         Ok(read.map(|(head, rows)| Calls { head, rows }))
     }
 
-    /// Number of rounds.
+    /// Returns the number of rounds.
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Counts the buffers that arrive at a pad at the least possible cost: a C probe and one atomic addition. The hand-written loop
-//! and the pipelines use the same probe, so the cost is the same for both.
+//! Counts the buffers that arrive at a pad, at the lowest possible cost: a C probe and one atomic addition. The hand-written loop and the
+//! pipelines use the same probe, so the cost is the same for both.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of counted buffers. All accesses are relaxed, because the counter orders no other memory accesses.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the sum of the counts of elements that count their buffers themselves.
+/// Function that returns the sum of the counts of all elements that count their buffers themselves.
 static COUNTED: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>> = OnceLock::new();
 
 /// Returns the number of buffers that have reached a counted pad since the process started, plus the counts of elements that
@@ -19,8 +19,8 @@ pub fn arrived() -> u64 {
     ARRIVED.load(Ordering::Relaxed) + COUNTED.get().map_or(0, |counted| counted())
 }
 
-/// From now on, [`arrived`] includes the value of `counted`. Elements that count anyway need no probe, like the hand-written
-/// loop. Call this only once per process.
+/// Adds the value of `counted` to [`arrived`] from now on. It is for elements that count their buffers anyway. They need no probe, like the
+/// hand-written loop. Call this function only once per process.
 pub fn count_by(counted: impl Fn() -> u64 + Send + Sync + 'static) {
     let is_first = COUNTED.set(Box::new(counted)).is_ok();
     debug_assert!(is_first, "counted twice");
@@ -31,10 +31,10 @@ pub fn count() {
     ARRIVED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on, counts the buffers that arrive at `pad`.
+/// Counts the buffers that arrive at `pad` from now on.
 ///
 /// # Safety
-/// `pad` is a valid `GstPad`.
+/// `pad` must be a valid `GstPad`.
 pub unsafe fn count_at(pad: *mut gst_sys::GstPad) {
     // SAFETY: the pad is valid by contract. The probe has no data, so there is nothing to free.
     unsafe {

@@ -40,8 +40,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// Runs slices without end. Calls `ready` with the place of each ready socket, and with the place of the socket two further
-    /// on, whose memory can be prefetched.
+    /// Runs slices without end. For each ready socket, calls `ready` with the place of this socket and with the place of the second socket
+    /// after it, whose memory can be prefetched.
     pub fn run_ahead(&self, slice: Duration, mut ready: impl FnMut(usize, Option<usize>)) {
         self.run_batches(slice, |places, _| {
             for (at, place) in places.iter().enumerate() {

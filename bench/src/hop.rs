@@ -26,7 +26,7 @@ const STEPS: usize = 2000;
 
 static TIMES_US: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
-/// The buffers of one stream between the two pads. They stay in order, and none is lost.
+/// The buffers of one stream that are between the two pads. They stay in order, and none is lost.
 struct Underway {
     epoch: Instant,
     entered_us: [AtomicU64; UNDERWAY_MAX],
@@ -34,7 +34,7 @@ struct Underway {
     left: AtomicU64,
 }
 
-/// From now on, measures the time of each buffer from the pad `from` to the pad `to`.
+/// Starts to measure the time of each buffer from the pad `from` to the pad `to`.
 pub fn time(from: &gst::Pad, to: &gst::Pad) {
     let underway = Arc::new(Underway {
         epoch: Instant::now(),
@@ -64,8 +64,8 @@ impl Underway {
         self.entered.store(number + 1, Ordering::Release);
     }
 
-    /// Notes that a buffer passes the second pad, and returns its time. Call this only on the thread that pushes through this
-    /// pad. Returns `None` for a buffer that passed the first pad before the measurement started.
+    /// Notes that a buffer passes the second pad, and returns the time of the buffer between the pads. Call this only on the thread that
+    /// pushes through this pad. Returns `None` for a buffer that passed the first pad before the measurement started.
     fn leave(&self) -> Option<u64> {
         let number = self.left.load(Ordering::Relaxed);
         if number >= self.entered.load(Ordering::Acquire) {
@@ -94,8 +94,7 @@ pub fn restart() {
         .clear();
 }
 
-/// Returns the times of all hops since the last [`restart`], rounded up to a tenth of a millisecond. Returns `None` without
-/// hops.
+/// Returns the times of all hops since the last [`restart`], rounded up to a tenth of a millisecond. Returns `None` if there were no hops.
 pub fn times() -> Option<HopTimes> {
     summed_up(&TIMES_US.lock().expect("no holder of the lock panics"))
 }

@@ -23,7 +23,7 @@ pub struct Libraries {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// Year, month, day, hour and minute, UTC.
+    /// Year, month, day, hour and minute in UTC.
     pub date_utc: String,
     pub commit: String,
     /// Whether files of the working tree differed from the commit.
@@ -68,7 +68,7 @@ struct Published {
     messages: u64,
     ns_per_message: f64,
     round: u32,
-    /// Not used, because the name of the design contains it.
+    /// This field is not used, because the name of the design contains its value.
     #[serde(rename = "limited")]
     _limited: bool,
 }
@@ -233,7 +233,7 @@ fn target(part: &str, what: &str, unit: &str, limit: f64, measured: Option<Sprea
 }
 
 impl Demultiplexer {
-    /// Returns the nanoseconds per message.
+    /// Returns the spread of the nanoseconds per message.
     pub fn ns(&self) -> Option<Spread> {
         let all: Vec<f64> = self.ns_by_round.values().copied().collect();
         Spread::of(&all)
@@ -248,7 +248,7 @@ impl Demultiplexer {
 }
 
 impl MainLoop {
-    /// Returns the nanoseconds of GLib's own implementation, or of the one that is usual with GLib.
+    /// Returns the spread of the nanoseconds of GLib's own implementation, or of the implementation that is usual with GLib.
     pub fn theirs(&self) -> Spread {
         Spread {
             median: self.peer_ns,
@@ -257,7 +257,7 @@ impl MainLoop {
         }
     }
 
-    /// Returns the nanoseconds of our implementation.
+    /// Returns the spread of the nanoseconds of our implementation.
     pub fn ours(&self) -> Spread {
         Spread {
             median: self.ours_ns,
@@ -266,7 +266,7 @@ impl MainLoop {
         }
     }
 
-    /// Returns the ratio of our time to the other one within a round.
+    /// Returns the ratio of our time to the other time within each round.
     pub fn ratio(&self) -> Spread {
         Spread {
             median: self.ratio,
@@ -323,7 +323,7 @@ pub(crate) mod tests {
     #[test]
     fn targets_are_judged_by_ratios_within_a_round() {
         let targets = sample().demultiplexer_targets();
-        // The medians of 36/90 and 55/110, and of 8/8 and 10/8.
+        // The medians of 36/90 and 55/110, and those of 8/8 and 10/8.
         let expected = [Some((0.45, true)), None, Some((1.125, false)), None];
         for (row, expected) in targets.iter().zip(expected) {
             let found = row.measured.map(|spread| spread.median).zip(row.pass);

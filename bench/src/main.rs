@@ -1,7 +1,8 @@
 //! Program of `make bench`. It measures the figures of all targets and plots, including those of other programs for comparison.
 //! One run writes one file.
 //!
-//! Rounds interleave the cases, so that other load of the machine affects all of them equally. Ratios are taken within a round.
+//! Each round measures all cases one after the other, so that other load of the machine affects all of them equally. Ratios are taken
+//! within a round.
 
 #![forbid(unsafe_code)]
 
@@ -53,9 +54,9 @@ struct Options {
     only: Vec<String>,
 }
 
-/// Maximum lateness of the sender: the time between two packets of a stream.
+/// Maximum lateness of the sender. It is the time between two packets of a stream.
 const LATE_MS_MAX: f64 = 1000.0 / PACKETS_PER_SECOND as f64;
-/// Seconds of audio per second of the measured window. Some measurements of audio take 1/20 of its duration.
+/// Seconds of audio per second of the measured window. Some measurements of audio take only a twentieth of the time that the audio lasts.
 const AUDIO_PER_WINDOW: f64 = 10.0;
 
 fn main() -> Result<()> {
@@ -116,8 +117,7 @@ struct Found {
 }
 
 impl Found {
-    /// Measures everything that the options select. A failed case is not repeated in the next rounds, where it would fail
-    /// again.
+    /// Measures everything that the options select. A failed case is not measured in the next rounds, because it would fail again.
     fn measure(&mut self, bench: &Bench, options: &Options) {
         let mut wanted: Vec<&Case> = CASES
             .iter()
@@ -202,7 +202,7 @@ impl Found {
     }
 }
 
-/// Shows the progress: the present run and the number of all runs.
+/// Progress of the measurement: the number of the present run, and the number of all runs.
 struct Progress {
     start: Instant,
     steps: usize,
@@ -240,7 +240,7 @@ impl Progress {
     }
 }
 
-/// Returns a remark if the sender was late. In that case the load was wrong, and so is the figure.
+/// Returns a remark if the sender was late. In that case the load was wrong, and so the figure is wrong too.
 fn late_sender(case: &Case, round: u32, measured: &Measured) -> Option<String> {
     let late_ms = measured
         .sender_late_ms_max

@@ -21,7 +21,8 @@ pub struct Snapshot {
     allocations: Option<u64>,
 }
 
-/// A count and the time at which it was read. Reading the counts of a thousand elements takes time.
+/// A number of buffers and the time at which it was read. The time is stored because it takes a while to read the counts of a thousand
+/// elements.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     at: Instant,
@@ -45,18 +46,18 @@ pub struct Window {
     /// User and system time of the whole process, divided by the number of buffers that arrived.
     pub cpu_us_per_buffer: Option<f64>,
     pub switches_per_second: f64,
-    /// Measured only if the counting allocator is preloaded.
+    /// Number of heap allocations per buffer. It is measured only if the counting allocator is preloaded.
     pub allocations_per_buffer: Option<f64>,
 }
 
 impl Snapshot {
-    /// Takes the snapshot at the beginning of a window. Its own cost is not in the window.
+    /// Takes the snapshot at the beginning of a window. The cost of the snapshot itself is not in the window.
     pub fn first() -> Snapshot {
         let counted = Counted::now();
         Snapshot::of(|| counted)
     }
 
-    /// Takes the snapshot at the end of a window. Its own cost is not in the window.
+    /// Takes the snapshot at the end of a window. The cost of the snapshot itself is not in the window.
     pub fn last() -> Snapshot {
         Snapshot::of(Counted::now)
     }
@@ -141,7 +142,7 @@ pub fn resident_kib() -> Result<u64> {
     Ok(kib.parse()?)
 }
 
-/// Returns the number of voluntary context switches of each thread of this process so far. Maps thread id to (name, switches).
+/// Returns the name of each thread of this process and the number of its voluntary context switches so far, by thread id.
 pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
     let mut threads = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/task")? {
@@ -211,7 +212,7 @@ pub fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// From now on, restricts all threads of a process to these cores, such as `0` or `0-3`.
+/// Restricts all threads of a process to these cores from now on. The cores are a list such as `0` or `0-3`.
 ///
 /// # Errors
 /// Fails if the process, the core or `taskset` does not exist.
@@ -233,8 +234,7 @@ pub fn pin(process: u32, cores: &str) -> Result<()> {
 
 /// Raises this process's limit of open descriptors to the maximum that the system permits.
 pub fn raise_descriptor_limit() {
-    // SAFETY: the calls only read and write plain data. After a failure, the limit is unchanged, and opening sockets fails
-    // later.
+    // SAFETY: the calls only read and write plain data. If they fail, the limit is unchanged, and a later attempt to open sockets fails.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {

@@ -23,7 +23,7 @@ pub enum Kind {
     Lines,
     /// Whole one-way sessions on the media plane, all with one socket.
     Shared,
-    /// Like `Lines`, each with a loudness meter.
+    /// Whole one-way sessions on the media plane, each with its own socket and a loudness meter.
     Metered,
     /// Two-way calls, which have two streams each.
     Calls,
@@ -52,7 +52,7 @@ pub const PLAN: [(Kind, u32); 11] = [
 
 type What = (Kind, u32);
 
-/// Maximum ratios of the first measurement to the second in the same round.
+/// Maximum ratios of the first measurement's CPU time to that of the second one in the same round.
 const RATIOS: [(&str, f64, What, What); 5] = [
     (
         "whole sessions on the media plane, 1000 streams: CPU compared with the bare loop",
@@ -112,7 +112,8 @@ const MEMORY: [(&str, f64, What); 2] = [
     ),
 ];
 
-/// Maximum times from the first port to the first turn of the last stream. The milliseconds are divided by the last value.
+/// Maximum times from the first port to the first turn of the last stream. The last value is the number by which the time in milliseconds
+/// is divided.
 const READY: [(&str, &str, f64, What, f64); 2] = [
     (
         "time to set up a call, mean of 1400",
@@ -143,7 +144,7 @@ pub struct Row {
 /// Results of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// CPU time of the thread that forwards the packets.
+    /// CPU time per packet of the thread that forwards the packets.
     pub us_per_packet: f64,
     /// Number of packets in the whole measurement.
     pub sent: u64,
@@ -153,7 +154,7 @@ pub struct Figures {
     pub ready_ms: f64,
     /// Resident memory per stream in the window, minus the memory before the first stream.
     pub kib_per_stream: f64,
-    /// Heap allocations of the thread that forwards the packets, or `None` if they were not counted.
+    /// Number of heap allocations per packet of the thread that forwards the packets. `None` if they were not counted.
     pub allocations_per_packet: Option<f64>,
 }
 
@@ -171,7 +172,7 @@ impl Media {
         Ok(read.map(|(head, rows)| Media { head, rows }))
     }
 
-    /// Number of rounds.
+    /// Returns the number of rounds.
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)
@@ -188,7 +189,7 @@ impl Media {
         Spread::of(&figures)
     }
 
-    /// Returns the ratio of the CPU time to that of another measurement in the same round.
+    /// Returns the ratio of the measurement's CPU time to that of another measurement in the same round.
     #[must_use]
     pub fn ratio(&self, what: (Kind, u32), other: (Kind, u32)) -> Option<Spread> {
         let of = |what: (Kind, u32), round| {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 /// Date and commit of a run.
 pub struct Origin {
-    /// Year, month, day, hour and minute, UTC.
+    /// Year, month, day, hour and minute in UTC.
     pub date_utc: String,
     pub commit: String,
     /// Whether files of the working tree differed from the commit.

@@ -46,7 +46,7 @@ fn search(start: u16, count: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16>
 #[allow(unsafe_code)]
 pub fn enlarge_buffer(socket: &UdpSocket) {
     let size = RECEIVE_BUFFER_BYTES;
-    // The second option exceeds the system's limit, if the process has the permission.
+    // The second option may exceed the system's limit if the process has the permission.
     for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
         // SAFETY: the option is an int, which is passed with its size. The socket is open.
         unsafe {

@@ -18,7 +18,7 @@ pub type Samples = BTreeMap<String, Sample>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// Year, month, day, hour and minute, UTC.
+    /// Year, month, day, hour and minute in UTC.
     pub date_utc: String,
     pub commit: String,
     /// Whether files of the working tree differed from the commit.
@@ -95,7 +95,7 @@ pub struct Measured {
     pub late_p99_us: Option<u64>,
 }
 
-/// The figures of all rounds.
+/// The figures of one sample in all rounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
@@ -146,13 +146,13 @@ impl Machine {
 pub struct Frozen {
     /// Duration from an error of the source to the next buffer of the output, in buffers.
     pub after_error_buffers: f64,
-    /// Duration from the last buffer of a source to the next buffer of the output, minus the timeout, in buffers.
+    /// Duration from the last buffer of the source to the next buffer of the output, minus the timeout, in buffers.
     pub after_stall_buffers: f64,
     pub jitter_switches: u64,
 }
 
 impl Results {
-    /// Returns the name of the file. It begins with the date, so that files are sorted by age.
+    /// Returns the name of the file. The name begins with the date, so that files are sorted by age.
     pub fn file_name(&self) -> String {
         let date: String = self.date_utc.chars().filter(|c| *c != ':').collect();
         format!("{}-{}.json", date.replace(' ', "T"), self.commit)
@@ -220,7 +220,7 @@ impl Measured {
         Some(self.done.as_ref()?.threads as f64)
     }
 
-    /// Returns the number of threads besides the context's thread. Each case of ours has one context with one thread.
+    /// Returns the number of threads other than the context's thread. Each case of our plugin has one context with one thread.
     pub fn threads_beside_the_context(&self) -> Option<f64> {
         Some(self.threads()? - 1.0)
     }

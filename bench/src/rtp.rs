@@ -16,7 +16,7 @@ pub fn first_packet(stream: u32) -> [u8; PACKET_BYTES] {
     packet
 }
 
-/// Writes the sequence number and the timestamp of packet `number` of a stream.
+/// Writes the sequence number and the timestamp of the packet with this number in its stream.
 pub fn set_number(packet: &mut [u8; PACKET_BYTES], number: u32) {
     packet[2..4].copy_from_slice(&(number as u16).to_be_bytes());
     packet[4..8].copy_from_slice(&number.wrapping_mul(SAMPLES).to_be_bytes());
@@ -28,13 +28,13 @@ pub fn report(stream: u32, packets: u32) -> [u8; REPORT_BYTES] {
     let ssrc = (stream + 1).to_be_bytes();
     report[..4].copy_from_slice(&[0x80, 200, 0, 6]);
     report[4..8].copy_from_slice(&ssrc);
-    // The NTP time is that of a clock that started with the stream.
+    // The NTP time is that of a clock that started at zero together with the stream.
     let ntp = (u64::from(packets) << 32) / crate::PACKETS_PER_SECOND;
     report[8..16].copy_from_slice(&ntp.to_be_bytes());
     report[16..20].copy_from_slice(&packets.wrapping_mul(SAMPLES).to_be_bytes());
     report[20..24].copy_from_slice(&packets.to_be_bytes());
     report[24..28].copy_from_slice(&packets.wrapping_mul(SAMPLES).to_be_bytes());
-    // One chunk with the CNAME "b", and the end of the chunk.
+    // One chunk that contains the CNAME "b" and the end of the chunk.
     report[28..32].copy_from_slice(&[0x81, 202, 0, 2]);
     report[32..36].copy_from_slice(&ssrc);
     report[36..40].copy_from_slice(&[1, 1, b'b', 0]);

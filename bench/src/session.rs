@@ -23,7 +23,7 @@ use crate::measure::{self, Snapshot, Window};
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum wait for the first packet. After this time, the measurement fails.
 const FIRST_PACKET_PATIENCE: Duration = Duration::from_secs(30);
-/// If no packet arrives for this time, missing packets count as lost.
+/// Time without packets after which missing packets count as lost.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A line from the measured process.
@@ -63,7 +63,7 @@ pub struct Idle {
     pub seconds: f64,
     /// Number of voluntary context switches by thread name, without the main thread.
     pub switches: BTreeMap<String, u64>,
-    /// CPU time. It shows a thread that spins, which has no voluntary context switches.
+    /// CPU time of the process. It shows whether a thread spins, because such a thread has no voluntary context switches.
     pub cpu_ms: f64,
 }
 
@@ -71,8 +71,7 @@ pub struct Idle {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finished {
     pub sent: u64,
-    /// Maximum delay of the sender behind its schedule. If it exceeds the 20 ms of a packet, the load was not the requested
-    /// one.
+    /// Maximum delay of the sender behind its schedule. If it exceeds the 20 ms of a packet, the sender did not produce the requested load.
     pub late_ms_max: f64,
 }
 
@@ -123,7 +122,7 @@ pub fn run(ready: Ready, warmup: Duration, window: Duration, origin: Origin) -> 
     }))
 }
 
-/// Reports that the streams are ready, and counts wake-ups of threads although nothing is sent.
+/// Reports that the streams are ready, and counts the wake-ups of threads while nothing is sent.
 pub fn run_idle(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
     report(&Report::Ready(ready))?;
     std::thread::sleep(warmup);

@@ -11,7 +11,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns `None` without figures. The median of an even number of figures is the mean of the two in the middle.
+    /// Returns the spread of the figures, or `None` if there are no figures. The median of an even number of figures is the mean of the two
+    /// figures in the middle.
     pub fn of(figures: &[f64]) -> Option<Spread> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);

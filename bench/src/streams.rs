@@ -1,7 +1,7 @@
 //! Runs N streams from one gst-launch description, each in a separate pipeline.
 //!
-//! Each stream has a separate pipeline, because the time to start a bin grows with the square of its number of elements. All
-//! pipelines share one clock and one bus handler.
+//! The pipelines are separate because the time to start a bin grows with the square of its number of elements. All pipelines share one
+//! clock and one bus handler.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ pub struct Options {
     uncounted: u16,
 }
 
-/// The `main` function of both programs. `register` registers elements that are linked into the program.
+/// Runs the `main` function of both programs. `register` registers elements that are linked into the program.
 pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()> {
     let options = Options::parse();
     measure::raise_descriptor_limit();
@@ -117,7 +117,7 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
         if counts_itself(&sink) || stream < options.uncounted {
             continue;
         }
-        // A sink named `hop` passes its buffers to another branch of the same stream, which counts them.
+        // If a stream has a sink named `hop`, this sink passes its buffers to another branch of the same stream, which counts them.
         let is_hop = sink.name() == HOP;
         if is_hop {
             continue;
@@ -181,7 +181,7 @@ fn fill_in(options: &Options, stream: u16) -> String {
         )
         .replace("{ctx}", &(stream % options.contexts).to_string())
         .replace("{base}", &options.port.to_string())
-        // The sender numbers its streams like this.
+        // The sender gives this SSRC to the stream.
         .replace("{ssrc}", &(stream + 1).to_string())
         .replace("{i}", &stream.to_string())
 }

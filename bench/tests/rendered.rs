@@ -49,7 +49,7 @@ fn examples_of_the_main_loop_are_copies_of_tested_ones() {
         .flat_map(|source| source.lines())
         .filter_map(|line| line.trim_start().strip_prefix("///"))
         .map(|line| line.strip_prefix(' ').unwrap_or(line))
-        // rustdoc hides these lines.
+        // rustdoc hides lines that begin with `# `.
         .filter(|line| !line.starts_with("# "))
         .map(|line| format!("{line}\n"))
         .collect();

@@ -91,7 +91,7 @@ fn stock_pipelines_have_a_thread_each() {
     assert_eq!(run.1.threads, 1 + usize::from(STREAMS));
 }
 
-/// As docs/benchmarks.md promises, the measured window does not include start and warm-up.
+/// The measured window must not include start and warm-up, as docs/benchmarks.md promises.
 #[test]
 fn only_hops_in_the_window_are_timed() {
     let mut measured = Command::new(env!("CARGO_BIN_EXE_streams"))

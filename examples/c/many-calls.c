@@ -59,7 +59,7 @@ static int get_int(GstElement *pipeline, const char *name, const char *property)
     return value;
 }
 
-/* The port that the system has chosen. */
+/* Returns the port that the system has chosen. */
 static int udp_port(GstElement *listener)
 {
     GstElement *source = gst_bin_get_by_name(GST_BIN(listener), "in");

@@ -24,7 +24,7 @@ fn count() {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Number of calls so far that returned memory. Freed memory is not subtracted.
+/// Returns the number of calls so far that returned memory. Freed memory is not subtracted.
 #[unsafe(no_mangle)]
 pub extern "C" fn threadbare_malloc_count() -> u64 {
     CALLS.load(Ordering::Relaxed)
@@ -40,23 +40,23 @@ extern "C" fn malloc(size: size_t) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn calloc(items: size_t, size: size_t) -> *mut c_void {
     count();
-    // SAFETY: as in `malloc`. glibc checks the product for overflow.
+    // SAFETY: this is glibc's own entry point, called with the caller's unchanged arguments. glibc checks the product for overflow.
     unsafe { __libc_calloc(items, size) }
 }
 
 /// # Safety
-/// As for C's `realloc`: `memory` is null, or came from this allocator and was not freed.
+/// `memory` must be null, or come from this allocator and not have been freed yet (as for C's `realloc`).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(memory: *mut c_void, size: size_t) -> *mut c_void {
     count();
-    // SAFETY: all functions of this library return glibc's memory, so `memory` is glibc's too.
+    // SAFETY: every function of this library that returns memory gets it from glibc, so `memory` is null or came from glibc.
     unsafe { __libc_realloc(memory, size) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn memalign(alignment: size_t, size: size_t) -> *mut c_void {
     count();
-    // SAFETY: as in `malloc`.
+    // SAFETY: this is glibc's own entry point, called with the caller's unchanged arguments.
     unsafe { __libc_memalign(alignment, size) }
 }
 
@@ -66,7 +66,7 @@ extern "C" fn aligned_alloc(alignment: size_t, size: size_t) -> *mut c_void {
 }
 
 /// # Safety
-/// `out` is valid for writing one pointer.
+/// `out` must be valid for writing one pointer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(
     out: *mut *mut c_void,

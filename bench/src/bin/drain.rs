@@ -1,5 +1,5 @@
-//! Receives the packets that the measured process forwards. This separate program prints its first port and the number of
-//! ports. It counts packets until its standard input is closed, and then prints their number.
+//! Receives the packets that the measured process forwards. This program prints its first port and the number of its ports. Then it counts
+//! packets until its standard input is closed, and prints their number.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -13,8 +13,8 @@ use threadbare_bench::ports;
 
 /// Number of sockets. Several of them share the load, because the kernel limits the queue of each socket.
 const SOCKETS: u16 = 16;
-/// Pause between two reads of all sockets. With thousands of streams at 50 packets/s on 16 sockets, each socket receives some
-/// ten packets in this time.
+/// Pause between two reads of all sockets. With thousands of streams at 50 packets/s on 16 sockets, each socket receives some tens of
+/// packets in this time.
 const PASS_INTERVAL: Duration = Duration::from_millis(3);
 const BATCH: usize = 64;
 
@@ -72,7 +72,7 @@ fn take_all(socket: &UdpSocket) -> u64 {
     });
     let mut taken = 0;
     loop {
-        // SAFETY: there are BATCH headers. Each has one piece of PACKET_BYTES, which outlives the call.
+        // SAFETY: there are BATCH headers. Each header has one piece of PACKET_BYTES bytes, which outlives the call.
         let got = unsafe {
             let no_timeout = std::ptr::null_mut();
             libc::recvmmsg(

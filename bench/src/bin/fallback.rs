@@ -45,7 +45,7 @@ struct Switch {
     clock: TestClock,
     main: gst::Pad,
     fallback: gst::Pad,
-    /// End of the output. It is only linked, and never used.
+    /// Pad that receives the output. It is stored only to keep the link alive.
     _drain: gst::Pad,
     passed: Arc<AtomicU64>,
 }
@@ -100,8 +100,8 @@ impl Switch {
         self.passed.load(Ordering::Relaxed)
     }
 
-    /// Pushes the buffers of both streams that are due up to `end_ms`, inclusive. Each buffer of the fallback follows a buffer
-    /// of the main stream after `phase_ms`.
+    /// Pushes the buffers of both streams that are due up to and including `end_ms`. Each buffer of the fallback is due `phase_ms` after a
+    /// buffer of the main stream.
     fn play_until(&self, phase_ms: u64, end_ms: u64) -> Result<()> {
         for ms in 0..=end_ms {
             self.set_ms(ms);
@@ -121,7 +121,7 @@ impl Switch {
         }
     }
 
-    /// Returns the time from `since_ms` until the next buffer passes. Buffers due at `since_ms` have already been pushed.
+    /// Returns the time from `since_ms` until the next buffer passes. The buffers due at `since_ms` must already have been pushed.
     fn frozen_ms(&self, phase_ms: u64, since_ms: u64) -> Result<u64> {
         let passed = self.passed();
         let mut ms = since_ms;
@@ -148,8 +148,8 @@ impl Switch {
         self.frozen_ms(phase_ms, BEFORE_MS)
     }
 
-    /// Returns how often the output switches if buffers of the main stream are late. They arrive in order, and up to the
-    /// timeout minus the duration of one buffer too late.
+    /// Returns how often the output switches if buffers of the main stream are late. They arrive in order, at most the timeout minus the
+    /// duration of one buffer too late.
     fn switches_under_jitter(&self) -> Result<u64> {
         let mut random = 1u64;
         let (mut n, mut due_ms) = (0, 0);

@@ -1,6 +1,6 @@
-//! The hand-written loop with which a receiving element is compared. It uses epoll, a buffer pool, one `recv` per ready socket,
-//! and `gst_pad_push` into a fakesink. It has no elements of its kind, no tasks and no state, so it shows the cost of the
-//! kernel and of GStreamer alone. It calls only C functions, so that the cost of Rust bindings is not measured either.
+//! The hand-written loop with which a receiving element is compared. It uses epoll, a buffer pool, one `recv` per ready socket, and
+//! `gst_pad_push` into a fakesink. It has no element that receives, no tasks and no state, so it shows the cost of the kernel and of
+//! GStreamer alone. It calls only C functions, so that the cost of Rust bindings is not measured either.
 
 use std::ffi::CString;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -34,7 +34,7 @@ struct Options {
     seconds: f64,
 }
 
-/// Size of a buffer: the default `mtu` of the elements.
+/// Size of a buffer. It is the default `mtu` of the elements.
 const BUFFER_BYTES: u32 = 1492;
 const POOL_BUFFERS_MIN: u32 = 64;
 
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     measure::raise_descriptor_limit();
     gst::init()?;
     let started = Instant::now();
-    // SAFETY: GStreamer is initialised.
+    // SAFETY: GStreamer was initialised above.
     let pool = unsafe { new_pool() };
     let slice = Duration::from_millis(options.wait);
     let mut receiver = Receiver {
@@ -93,9 +93,9 @@ fn main() -> Result<()> {
 /// Creates a pool that reuses a few buffers.
 ///
 /// # Safety
-/// GStreamer is initialised.
+/// GStreamer must be initialised.
 unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
-    // SAFETY: the configuration is a copy that the pool returned. The call gives it back to the pool.
+    // SAFETY: the configuration is a copy that the pool returned. `gst_buffer_pool_set_config` gives it back to the pool.
     unsafe {
         let pool = gst_sys::gst_buffer_pool_new();
         let config = gst_sys::gst_buffer_pool_get_config(pool);
@@ -114,7 +114,7 @@ impl Receiver {
         socket.set_nonblocking(true)?;
         self.epoll.add(&socket, self.streams.len())?;
         let id = CString::new(format!("floor-{port}"))?;
-        // SAFETY: GStreamer is initialised.
+        // SAFETY: GStreamer was initialised in `main`.
         let pad = unsafe { new_branch(&id)? };
         self.streams.push(Stream { socket, pad });
         Ok(())
@@ -131,7 +131,7 @@ impl Receiver {
 /// Creates a source pad without an element, linked to a playing fakesink.
 ///
 /// # Safety
-/// GStreamer is initialised.
+/// GStreamer must be initialised.
 unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
     // SAFETY: names are C strings. Each object is checked before it is used. Objects are never freed, so they live as long as
     // the process.
@@ -163,7 +163,7 @@ unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
 }
 
 /// # Safety
-/// The pool is active, and the pad is active and linked.
+/// The pool must be active, and the pad must be active and linked.
 unsafe fn receive_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
     // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing. The map provides `size` bytes at
     // `data` until it is undone. The push takes ownership of the buffer.

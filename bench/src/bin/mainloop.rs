@@ -1,11 +1,11 @@
-//! Compares `threadbare-mainloop` with the usual alternatives in one run.
+//! Compares `threadbare-mainloop` with the usual alternatives. One run measures all of them.
 //!
 //! `mainloop [--tasks N] [--messages N] [--rounds N] [--json]`
 //!
-//! **Wake-ups**: the CPU time of a wake-up if there are many tasks. In glib's executor, each task has a source. In ours, one
-//! source serves all tasks. Each task waits for a flag. In each iteration of the main context, one of its sources sets some
-//! flags at random and wakes their tasks. Both executors do the same work, without other threads. The figure is the CPU time of
-//! the process divided by the number of tasks that ran because of a wake-up.
+//! **Wake-ups**: the CPU time of a wake-up if there are many tasks. In glib's executor, each task has a source. In our executor, one source
+//! serves all tasks. Each task waits for a flag. In each iteration of the main context, a source of this program sets some flags at random
+//! and wakes the tasks of these flags. Both executors do the same work, without other threads. The figure is the CPU time of the process
+//! divided by the number of tasks that ran because of a wake-up.
 //!
 //! **Messages** from another thread to a main context: our channel is compared with an async-channel that a future on glib's
 //! executor reads. A thread sends numbers as fast as it can, and the context adds them up. The figure is the wall-clock time

@@ -10,7 +10,7 @@ use threadbare_loudness::{Meter, Mode};
 const STREAMS: usize = 2000;
 const TICK_MS: f64 = 20.0;
 const TICK_SAMPLES: usize = 2 * 960;
-/// Number of additions to each meter: four seconds of audio, so that the windows of 3 s are full in the end.
+/// Number of additions to each meter. They are four seconds of audio, so that the windows of 3 s are full in the end.
 const TICKS: u32 = 200;
 
 fn main() -> Result<()> {
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns white noise, which differs for each seed.
+/// Returns white noise. Each seed gives other noise.
 fn noise(seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {

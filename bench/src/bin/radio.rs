@@ -1,5 +1,5 @@
-//! Measures HTTP radio streams of 128 kbit/s: the CPU time and the threads of a process that fetches many of them, with the
-//! stock element and with ours.
+//! Measures HTTP radio streams of 128 kbit/s. The figures are the CPU time and the number of threads of a process that fetches many
+//! streams, with the stock element and with our element.
 //!
 //! If no kind is given, the program makes all planned runs. Each run has two processes: the measured one and a server. The
 //! program prints a row per run, as a JSON object on one line, and then the ratios. Plugins come from `GST_PLUGIN_PATH`.
@@ -47,9 +47,9 @@ struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
-    /// `souphttpsrc`.
+    /// The stock element, `souphttpsrc`.
     Stock,
-    /// `reqwesthttpsrc` on one context.
+    /// Our element, `reqwesthttpsrc`. All streams share one context.
     Ours,
 }
 
@@ -59,7 +59,7 @@ struct Row {
     streams: usize,
     cpu_percent: f64,
     threads: usize,
-    /// Ratio of the received buffers to the writes that the server should have made.
+    /// Number of received buffers, divided by the number of writes that the server should have made.
     received_ratio: f64,
 }
 

@@ -1,5 +1,5 @@
-//! The hand-written loops with which a full session is compared. They receive a packet, convert µ-law to A-law in place, and
-//! send the packet from the same socket. They have no jitter buffer and no RTCP.
+//! The hand-written loops with which a full session is compared. A loop receives a packet, converts µ-law to A-law in place, and sends the
+//! packet from the same socket. The loops have no jitter buffer and no RTCP.
 //!
 //! The bare loop uses only the kernel and a table. With `--pads`, each packet is a pooled GStreamer buffer that passes through
 //! two pads, as through two elements. With `--codec`, GStreamer elements convert each payload, without any other element.
@@ -60,7 +60,7 @@ struct Stream {
     output: Arc<Output>,
     table: &'static [u8; 256],
     codec: Option<Codec>,
-    /// Null in the bare loop.
+    /// Pad that pushes the received packets. It is null in the bare loop.
     source: *mut gst_sys::GstPad,
     converter_source: *mut gst_sys::GstPad,
 }
@@ -82,7 +82,7 @@ struct Codec {
 /// State of the loop's thread.
 struct Relay {
     epoll: Epoll,
-    /// Null in the bare loop.
+    /// Pool of the packets' buffers. It is null in the bare loop.
     pool: *mut gst_sys::GstBufferPool,
     // Streams are boxed, because pads store pointers to them.
     #[allow(clippy::vec_box)]
@@ -98,7 +98,7 @@ fn main() -> Result<()> {
     gst::init()?;
     let started = Instant::now();
     let pool = if options.pads {
-        // SAFETY: GStreamer is initialised.
+        // SAFETY: GStreamer was initialised above.
         unsafe { new_pool() }
     } else {
         null_mut()
@@ -274,9 +274,9 @@ fn convert(packet: &mut [u8], table: &[u8; 256]) {
 }
 
 /// # Safety
-/// GStreamer is initialised.
+/// GStreamer must be initialised.
 unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
-    // SAFETY: the configuration is a copy that the pool returned. The call gives it back to the pool.
+    // SAFETY: the configuration is a copy that the pool returned. `gst_buffer_pool_set_config` gives it back to the pool.
     unsafe {
         let pool = gst_sys::gst_buffer_pool_new();
         let config = gst_sys::gst_buffer_pool_get_config(pool);
@@ -291,7 +291,7 @@ unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
 /// Creates source, converter and sink of a stream. Each of them is an empty bin with pads.
 ///
 /// # Safety
-/// GStreamer is initialised. `stream` never moves and is never freed.
+/// GStreamer must be initialised. `stream` must never move, and must never be freed.
 unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
     let id = CString::new(id)?;
     // SAFETY: each object is created here and lives as long as the process. Names are C strings.
@@ -331,7 +331,7 @@ unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
 }
 
 /// # Safety
-/// The pool is active, and the pads are active and linked.
+/// The pool must be active, and the pads must be active and linked.
 unsafe fn push_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
     // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing. The map provides `size` bytes at
     // `data` until it is undone. The push takes ownership of the buffer.
@@ -385,7 +385,7 @@ unsafe extern "C" fn send_chain(
     _parent: *mut gst_sys::GstObject,
     buffer: *mut gst_sys::GstBuffer,
 ) -> gst_sys::GstFlowReturn {
-    // SAFETY: as above. The buffer is released only once.
+    // SAFETY: the pad's private pointer is its stream (see `add_pads`). This function owns the buffer, and releases it only once.
     unsafe {
         let stream = &*gst_sys::gst_pad_get_element_private(pad).cast::<Stream>();
         let mut map = std::mem::zeroed();

@@ -1,5 +1,5 @@
-//! Measures recordings to S3: the memory and the threads of a process with many recordings, compared with the same streams
-//! without recordings.
+//! Measures recordings to S3. The figures are the memory and the number of threads of a process with many recordings, and those of a
+//! process with the same streams but without recordings.
 //!
 //! If no kind is given, the program makes all planned runs. Each run has two processes: the measured one and a server (moto).
 //! The program prints a row per run, as a JSON object on one line, and then the medians. Plugins come from `GST_PLUGIN_PATH`.
@@ -74,7 +74,7 @@ const PLAN: [(Kind, usize); 4] = [
     (Kind::Nothing, 1000),
     (Kind::Spool, 1000),
 ];
-/// Maximum wait for the last object. The server is slow, and all recordings end at the same time.
+/// Maximum wait for the last object. It is long, because the server is slow and all recordings end at the same time.
 const END_WAIT: Duration = Duration::from_secs(300);
 
 fn main() -> Result<()> {

@@ -1,5 +1,5 @@
-//! Sends N streams of RTP to N consecutive ports of the loopback interface. Each stream has one packet every 20 ms. The streams
-//! are spread evenly over the 20 ms, and few system calls send them. Prints the number of sent packets.
+//! Sends N streams of RTP to N consecutive ports of the loopback interface. Each stream has one packet every 20 ms. The streams are spread
+//! evenly over the 20 ms, and one system call sends the packets of many streams. The program prints the number of sent packets.
 
 use std::io::Error;
 use std::mem::size_of;
@@ -38,8 +38,8 @@ struct Options {
 /// Number of bursts within 20 ms. Each stream sends its packet in one of them.
 const BURSTS: usize = 20;
 
-/// Memory that the kernel reads while it sends. The vectors never grow after the headers point into them, so the pointers stay
-/// valid.
+/// Memory that the kernel reads while it sends. The headers contain pointers into the vectors. The vectors do not grow after that, so the
+/// pointers stay valid.
 struct Batch {
     packets: Vec<[u8; PACKET_BYTES]>,
     _addresses: Vec<libc::sockaddr_in>,

@@ -1,4 +1,4 @@
-//! Measures streams of the elements of the published crate gst-plugin-threadshare. Its elements have the same names as ours, so
+//! Measures streams of the elements of the published crate gst-plugin-threadshare. These elements have the same names as our elements, so
 //! they need a separate program.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Measures streams of any elements that GStreamer finds: stock elements, and ours if `GST_PLUGIN_PATH` leads to them.
+//! Measures streams of any elements that GStreamer finds. These are the stock elements, and also our elements if `GST_PLUGIN_PATH` names
+//! the folder of our plugin.
 
 #![forbid(unsafe_code)]
 

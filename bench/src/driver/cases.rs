@@ -23,7 +23,7 @@ pub(crate) enum Program {
 /// How often a case is measured, and which figures it gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// In each round, next to the cases with which it is compared.
+    /// In each round, next to the cases with which this case is compared.
     EachRound,
     /// Once, because the figure does not vary.
     Once,
@@ -38,14 +38,15 @@ pub(crate) enum Mode {
 pub(crate) enum Load {
     /// RTP from the sender.
     Rtp,
-    /// RTP from the sender. In addition, the first stream gets this many packets a second. It is not counted.
+    /// RTP from the sender. In addition, the first stream gets this many packets a second, which are not counted.
     Flood(u32),
-    /// RTP from the sender. In addition, the sender floods a socket of another process with this many packets a second, so that
-    /// the machine has the same load. The first stream gets no packets.
+    /// RTP from the sender. In addition, the sender sends this many packets a second to a socket of another process, so that the machine
+    /// has the same load as with [`Load::Flood`]. The first stream gets no packets.
     FloodElsewhere(u32),
     /// The streams generate the data, or the measured process pushes the data into them.
     Within,
-    /// Like `Within`. In addition, the time of each buffer between two elements is measured.
+    /// The streams generate the data, or the measured process pushes the data into them. In addition, the time of each buffer between two
+    /// elements is measured.
     Timed,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Case {
     pub(crate) program: Program,
     pub(crate) mode: Mode,
     pub(crate) streams: u16,
-    /// Description of one stream, written as for gst-launch. Empty for hand-written loops without elements.
+    /// Description of one stream, written as for gst-launch. It is empty for hand-written loops without elements.
     pub(crate) description: &'static str,
     pub(crate) load: Load,
     /// Whether the plugin's tracer measures the lateness of slices. The tracer itself needs some CPU time.
@@ -84,7 +85,7 @@ impl Case {
     }
 }
 
-/// A `ts-udpsrc` with slices of 20 ms. It does not ask for addresses of senders, like the hand-written loop.
+/// A `ts-udpsrc` with slices of 20 ms. Like the hand-written loop, it does not ask for the addresses of senders.
 macro_rules! ts_udpsrc {
     ($more:literal) => {
         concat!(
@@ -140,7 +141,7 @@ const SHARED_PORT: &str = concat!(
     "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
 );
 
-/// Stock elements for the same work: an rtpbin for the receiving session, and one for the sending session.
+/// Stock elements that do the work of [`SESSION`]: an rtpbin for the receiving session, and one for the sending session.
 const STOCK_SESSION: &str = concat!(
     "rtpbin name=r latency=40 rtpbin name=s ",
     "udpsrc address=127.0.0.1 port={port} ",
@@ -226,7 +227,7 @@ const fn case(
     }
 }
 
-/// Packets per second to one stream. A thousand streams together get as many.
+/// Number of packets per second to one stream. A thousand streams without a flood get as many packets together.
 const FLOOD: u32 = 50_000;
 
 /// The cases in the order in which each round runs them. Cases that are compared are next to each other.

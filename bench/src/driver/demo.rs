@@ -35,7 +35,7 @@ pub(crate) fn worse_network(binary: &Path, scratch: &Path) -> Result<Latencies> 
     run(binary, scratch, name, &arguments).map(|(_, latencies)| latencies)
 }
 
-/// Runs the demo. An unsuccessful demo is not an error here, because its screen shows the problems. A demo without a screen is.
+/// Runs the demo. An unsuccessful demo is not an error here, because its screen shows the problems. A demo without a screen is an error.
 fn run(binary: &Path, scratch: &Path, name: &str, arguments: &[&str]) -> Result<(Demo, Latencies)> {
     let file = scratch.join("latencies.json");
     let output = Command::new(binary)

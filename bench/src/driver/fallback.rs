@@ -14,7 +14,7 @@ pub(crate) const AFTER_STALL: &str =
 pub(crate) const UNDER_JITTER: &str =
     "fallbackswitch, switches with jitter shorter than the timeout";
 
-/// Runs the measurement only once, because its figures do not vary.
+/// Runs the program `fallback` and adds its figures to `samples`. One run is enough, because the figures do not vary.
 pub(crate) fn measure(
     programs: &Path,
     plugin_folder: &Path,

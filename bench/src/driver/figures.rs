@@ -1,4 +1,4 @@
-//! Figures of targets and comparisons. They are computed from the rounds and compared with limits.
+//! Figures of targets and comparisons. They are computed from the results of the rounds, and then compared with limits.
 
 use threadbare_bench::results::{Measured, Row, Runs, Samples};
 use threadbare_bench::stats::Spread;
@@ -47,7 +47,7 @@ pub(crate) struct Comparable {
     pub(crate) peer: &'static str,
     pub(crate) theirs: Quantity,
     pub(crate) ours: Quantity,
-    /// Text `what` of the target that this comparison illustrates.
+    /// The text `what` of the target that the comparison illustrates.
     pub(crate) target: &'static str,
 }
 
@@ -104,8 +104,8 @@ pub(super) fn present(figures: Vec<Option<f64>>) -> Vec<f64> {
     figures.into_iter().flatten().collect()
 }
 
-/// Combines two quantities round by round. If the second quantity was measured in fewer rounds, such as once, its last figure
-/// is used for the further rounds.
+/// Combines two quantities round by round. If fewer rounds have a figure of the second quantity, for example because it is measured only
+/// once, its last figure is used for the other rounds.
 fn paired(
     rounds: &Rounds<'_>,
     first: Quantity,

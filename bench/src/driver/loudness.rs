@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 use threadbare_bench::measure::{ChildUsage, run_child};
 use threadbare_bench::results::Samples;
 
-/// Sample: the share of one core's time that 2000 live meters take.
+/// Name of the sample for the share of one core's time that 2000 live meters take.
 pub(crate) const LIVE_METERS: &str = "2000 live meters";
-/// Sample: CPU time of our element per second of audio.
+/// Name of the sample for the CPU time of our element per second of audio.
 pub(crate) const NORMALIZE_OURS: &str = "audioloudnorm";
-/// Sample: CPU time of ffmpeg's filter per second of audio.
+/// Name of the sample for the CPU time of ffmpeg's filter per second of audio.
 pub(crate) const NORMALIZE_FFMPEG: &str = "ffmpeg loudnorm";
-/// Sample: memory of one stream, measured with a hundred of them.
+/// Name of the sample for the memory of one stream, measured with a hundred streams.
 pub(crate) const NORMALIZE_MEMORY: &str = "audioloudnorm, memory";
 
 /// Paths of programs and files, and the length of the audio.
@@ -81,7 +81,7 @@ impl Loudness {
         Ok(loudness)
     }
 
-    /// Measures all figures of one round. If one of them fails, the whole round does not count.
+    /// Measures all figures of one round. If one measurement fails, the round has no figures of this module.
     pub(crate) fn measure(&self, samples: &mut Samples) -> Result<()> {
         let mut figures = self.modes("Debian", None)?;
         figures.extend(self.modes("ours", Some(&self.library_folder))?);
@@ -126,8 +126,8 @@ impl Loudness {
         })
     }
 
-    /// Measures the CPU time of normalisation. It subtracts the time of the same pipeline without the filter, which runs just
-    /// before.
+    /// Measures the CPU time of normalisation. From the time of a pipeline with the filter, it subtracts the time of the same pipeline
+    /// without the filter, which runs just before.
     fn normalize(&self) -> Result<[Figure; 2]> {
         let ours = ["!", "audioloudnorm", "loudness-target=-23"];
         let theirs = ["-af", "loudnorm=I=-23:TP=-2:LRA=7"];
@@ -198,7 +198,7 @@ pub(crate) fn measures(name: &str) -> bool {
     of_modes || others.contains(&name)
 }
 
-/// Returns an ffmpeg source of noise with the level of speech, and with some peaks for the limiter.
+/// Returns the description of an ffmpeg source. The source makes noise with the level of speech, and with some peaks for the limiter.
 fn source_of(seconds: u32) -> String {
     format!(
         "aevalsrc=(random(0)-0.5)*(0.02+0.3*pow(sin(3*t)\\,4))*(1+0.5*sin(t/3)):d={seconds}:s=48000,\

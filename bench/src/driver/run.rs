@@ -17,7 +17,7 @@ use super::cases::{Case, Load, Mode, Program};
 
 /// Paths of programs and files, and durations of the measurement.
 pub(crate) struct Bench {
-    /// Folder with the programs of this workspace and the library that counts allocations.
+    /// Folder with the programs of this workspace, and with the library that counts allocations.
     pub(crate) programs: PathBuf,
     /// Folder with our plugin and no other files.
     pub(crate) plugin_folder: PathBuf,
@@ -157,8 +157,8 @@ impl Bench {
                 command.args(["--description", case.description]);
             }
         }
-        // The published crate's elements have the same names as ours. A plugin that is installed for this user, or one in the
-        // registry of another run, must not replace the intended one.
+        // The published crate's elements have the same names as our elements. Without these settings, GStreamer
+        // could use a plugin that is installed for this user, or one from the registry of another run, instead of the intended one.
         command.env("XDG_DATA_HOME", self.scratch.join("no-user-plugins"));
         if case.program == Program::Ours {
             command.env("GST_PLUGIN_PATH", &self.plugin_folder);

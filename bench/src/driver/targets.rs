@@ -6,7 +6,7 @@ use super::fallback::{AFTER_ERROR, AFTER_STALL, UNDER_JITTER};
 use super::figures::{Comparable, Figure, Judge, Metric, Quantity, Target};
 use super::loudness::{LIVE_METERS, NORMALIZE_FFMPEG, NORMALIZE_MEMORY, NORMALIZE_OURS};
 
-/// The targets below one heading.
+/// The targets below one heading of the tables.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) targets: &'static [Target],
@@ -172,7 +172,7 @@ pub(crate) const PARTS: &[Part] = &[
                 0.0,
                 Figure::Of(run("session-2800", Measured::lost)),
             ),
-            // Above this limit, one core cannot carry 2800 x 50 packets/s, even if the kernel's buffers hide that for a while.
+            // Above this limit, one core cannot carry 2800 x 50 packets/s, even if the kernel's buffers hide the overload for a while.
             median(
                 "full session, 2800 streams on one context: CPU per packet",
                 "µs",

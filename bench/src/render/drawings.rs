@@ -22,7 +22,7 @@ fn threads() -> String {
     svg.finish()
 }
 
-/// Times during which one of the threads runs: row, start and width in steps.
+/// Times during which one of the threads runs: row, start and width. Start and width are in steps.
 const RUNS: &[(usize, usize, usize)] = &[
     (0, 0, 2),
     (5, 2, 1),
@@ -91,7 +91,7 @@ fn many_threads(svg: &mut Svg) {
     svg.text((40.0, 296.0), Anchor::Start, 12.0, "soft", text);
 }
 
-/// Index of the row that stands for all threads that are not shown.
+/// Index of the row that stands for all threads that are not drawn.
 const ROWS_CUT: usize = 6;
 
 fn one_thread(svg: &mut Svg) {

@@ -116,8 +116,8 @@ pub(super) fn plot(measured: Option<&Libraries>) -> (&'static str, Option<String
     (PATH, bars(TITLE, unit, &shown))
 }
 
-/// Returns the bar of a row. Rows with other sinks than `Vec`s, and rows with limits and more than three sinks, are only in the
-/// table.
+/// Returns the bar of a row. Returns `None` for rows that are only in the table: those with other sinks than `Vec`s, and those with limits
+/// and more than three sinks.
 fn bar(row: &Demultiplexer) -> Option<Bar> {
     let (what, colour) = match row.design.as_str() {
         "demultiplexer" => ("ours", "ours"),

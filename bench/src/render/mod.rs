@@ -154,7 +154,7 @@ fn end(marker: &str) -> String {
     format!("<!-- {marker}: end -->")
 }
 
-/// Returns `document` with `text` between its markers. Returns `None` unless each marker occurs once and they are in order.
+/// Returns `document` with `text` between its markers. Returns `None` unless each marker occurs exactly once, in the right order.
 fn between(document: &str, marker: &str, text: &str) -> Option<String> {
     let (begin, end) = (begin(marker), end(marker));
     let (before, rest) = document.split_once(&begin)?;

@@ -17,7 +17,7 @@ pub(super) fn all(results: Option<&Results>) -> Vec<(&'static str, Option<String
     ]
 }
 
-/// Returns path and description of the plots for which there are results.
+/// Returns the path and the description of each plot for which there are results.
 pub(super) fn captions(results: &Results) -> Vec<(&'static str, &'static str)> {
     let alt = |path| match path {
         LATENCY_PATH => LATENCY_TITLE,
@@ -286,7 +286,7 @@ fn latency(results: &Results) -> Option<String> {
     Some(svg.finish())
 }
 
-/// Returns the share of packets for each millisecond of latency, in per cent. Ends at the 99.9th percentile.
+/// Returns the share of packets for each millisecond of latency, in per cent. The list ends at the 99.9th percentile.
 fn shares(latencies: &Latencies) -> Option<Vec<f64>> {
     let packets = &latencies.packets_by_ms;
     let all: u64 = packets.iter().sum();

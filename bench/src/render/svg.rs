@@ -31,7 +31,7 @@ impl Frame {
     }
 }
 
-/// The part of a text that is at its position.
+/// The part of a text that is placed at the text's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -39,7 +39,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// CSS class, light colour and dark colour. `ours` is for this project, and `a`, `b` and `c` are for others.
+/// CSS class, light colour and dark colour. The class `ours` is for this project, and `a`, `b` and `c` are for other projects.
 const COLOURS: &[(&str, &str, &str)] = &[
     ("paper", "#ffffff", "#10161d"),
     ("panel", "#f4f6f8", "#1a222c"),
@@ -133,7 +133,7 @@ impl Svg {
         self.area(&path, fill, 1.0);
     }
 
-    /// Draws a text whose base line is at `y`.
+    /// Draws a text. Its base line is at `y`.
     pub(super) fn text(
         &mut self,
         (x, y): (f64, f64),

@@ -221,7 +221,7 @@ fn comparison_line(comparison: &Comparison) -> String {
     )
 }
 
-/// Returns the unit of a row's limit. For threads, it says that the context's own thread is not counted.
+/// Returns the unit of a row's limit. The unit of threads says that the context's own thread is not counted.
 fn limit_unit(row: &Row) -> &str {
     match row.unit.as_str() {
         "threads" => "besides that of the context",

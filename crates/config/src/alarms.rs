@@ -13,7 +13,7 @@ use threadbare_watch::{AlarmKind, Rule, Rules};
 pub struct AlarmSpec {
     /// The rules of the kinds of alarms.
     pub rules: Rules,
-    /// URL to which changes of alarms are sent; `None`: they are not sent.
+    /// URL to which changes of alarms are sent. `None`: they are not sent.
     pub webhook: Option<String>,
 }
 
@@ -110,5 +110,5 @@ fn thresholds(kind: AlarmKind) -> (RangeInclusive<f64>, &'static str) {
     }
 }
 
-/// Allowed values of `hold` and `clear`, in seconds. At most as many seconds as are stored.
+/// Allowed values of `hold` and `clear`, in seconds. The maximum is the number of seconds that are stored.
 const SECONDS: RangeInclusive<i64> = 1..=300;

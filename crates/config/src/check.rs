@@ -40,7 +40,7 @@ pub(super) fn check(
         .cluster
         .as_ref()
         .map(|raw| cluster::check(&mut checker, raw));
-    // A [cluster] with mistakes counts, too. Otherwise, each stream's keys for the cluster would be further mistakes.
+    // Even if [cluster] has mistakes, the file has a cluster, so keys of streams about the cluster are not refused.
     let on_isolation = cluster.as_ref().map(|cluster| {
         cluster
             .as_ref()
@@ -88,7 +88,7 @@ pub(super) fn check(
     })
 }
 
-/// The number of streams in a range, and the steps between them.
+/// The number of streams in a range, and the distances of their ports.
 struct Series {
     count: u16,
     step: u16,
@@ -277,7 +277,8 @@ impl Checker<'_> {
         })
     }
 
-    /// Reports a common mistake in a range of ports: the RTCP port of one stream is the RTP port of the next one.
+    /// Reports a common mistake in a range of ports, which is that the RTCP port of one stream is the RTP port of the next one. Returns
+    /// `false` if the range has this mistake.
     fn rtcp_in_step(&mut self, raw: &RawStream, media: &Media, series: &Series) -> bool {
         let is_next = matches!(media.rtcp, Rtcp::Ports { listen: None, .. });
         let Some(step) = raw.step.as_ref() else {
@@ -321,7 +322,7 @@ impl Checker<'_> {
         parsed
     }
 
-    /// Refuses a name or a listening port that another stream already has.
+    /// Refuses a name or a listening port that another stream already has. Returns `true` if nothing was refused.
     fn is_new(&mut self, spec: &StreamSpec, raw: &RawStream) -> bool {
         if let Some(first) = self.seen.names.insert(spec.name.clone(), raw.name.span()) {
             self.problems.add(
@@ -340,7 +341,7 @@ impl Checker<'_> {
             && rtcp.is_none_or(|rtcp| self.take_port(spec, rtcp, Use::Rtcp, rtcp_place))
     }
 
-    /// Refuses a port that has another use.
+    /// Refuses a port that has another use. Returns `true` if the port was free.
     pub(super) fn take_port(
         &mut self,
         spec: &StreamSpec,
@@ -475,13 +476,13 @@ fn fallback_fits(fallback: &FallbackSpec, media: &Media, series: &Series) -> boo
     last.is_some_and(|last| !matches!(media.rtcp, Rtcp::Ports { .. }) || last < u16::MAX)
 }
 
-/// Returns the last of `count` ports that are `step` apart. `None`: it would be above 65535.
+/// Returns the last of `count` ports that are `step` apart. `None`: this port would be above 65535.
 fn last_port(first: u16, count: u16, step: u16) -> Option<u16> {
     let last = u32::from(first) + u32::from(count.saturating_sub(1)) * u32::from(step);
     u16::try_from(last).ok()
 }
 
-/// Whether sockets on these two addresses cannot have the same port. On Linux, `::` includes IPv4.
+/// Whether sockets on these two addresses cannot have the same port. In Linux, a socket on `::` also receives IPv4.
 fn overlap(a: IpAddr, b: IpAddr) -> bool {
     let everything = |ip: IpAddr| ip.is_ipv6() && ip.is_unspecified();
     a == b
@@ -524,7 +525,7 @@ const WAIT_MS: RangeInclusive<i64> = 0..=1000;
 const RESTART_MS: RangeInclusive<i64> = 1..=3_600_000;
 const COUNT: RangeInclusive<i64> = 1..=65535;
 const STEP: RangeInclusive<i64> = 1..=65535;
-/// Allowed step between destination ports. 0: all streams are sent to one port, which distinguishes them by SSRC.
+/// Allowed step between destination ports. 0: all streams are sent to one port. The receiver must distinguish them by SSRC.
 const DESTINATION_STEP: RangeInclusive<i64> = 0..=65535;
-/// Maximum number of streams: one for each port.
+/// Maximum number of streams. It is the number of ports.
 const STREAMS_MAX: usize = 65535;

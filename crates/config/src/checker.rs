@@ -1,4 +1,5 @@
-//! The state that all checks share: the problems found so far, and methods to report more.
+//! The state that all checks share. It consists of the problems found so far and values that must be unique. Its methods report more
+//! problems.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,9 +14,9 @@ use super::store_spec::StoreSpec;
 pub(super) struct Checker<'a> {
     pub(super) problems: Problems,
     pub(super) seen: Seen,
-    /// The machine that will run the configuration. `None`: the check does not depend on a machine.
+    /// The machine that will run the configuration. `None`: nothing is checked that depends on a machine.
     pub(super) machine: Option<&'a dyn Machine>,
-    /// The store for recordings to `s3://…`. `None`: no store is configured.
+    /// The store for recordings to `s3://…`. `None`: there is no store.
     pub(super) store: Option<StoreSpec>,
     /// Whether the streams belong to a cluster.
     pub(super) is_shared: bool,
@@ -38,7 +39,7 @@ pub(super) struct Taken {
     pub(super) place: Range<usize>,
 }
 
-/// Source and destination of a stream, used to find circles.
+/// Source and destination of a stream. Routes are used to find streams that send to each other in a circle.
 pub(super) struct Route {
     pub(super) name: String,
     pub(super) listen: SocketAddr,
@@ -47,7 +48,7 @@ pub(super) struct Route {
     pub(super) place: Range<usize>,
 }
 
-/// The use of a port.
+/// What a port is used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Rtp,
@@ -69,7 +70,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Reports two settings that exclude each other. `with`: the other setting, as written or as a default.
+    /// Reports two settings that exclude each other. `with` is the other setting, as it is written or as its default.
     pub(super) fn conflict<T: FormatValue>(
         &mut self,
         raw: Option<&Spanned<T>>,

@@ -1,4 +1,4 @@
-//! Checks `[cluster]`, and the keys of streams about the cluster. `threadbare serve --cluster` has the same rules.
+//! Checks `[cluster]`, and the keys of streams about the cluster. The options of `threadbare serve --cluster` follow the same rules.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,49 +14,49 @@ use super::service::{NoServiceAddress, ServiceAddress};
 /// Settings of a node in a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterSpec {
-    /// URLs of etcd's members.
+    /// URLs of the members of etcd.
     pub endpoints: Vec<String>,
-    /// The node's name. It is unique in the cluster, and stays the same after a restart.
+    /// Name of the node. It is unique in the cluster, and stays the same after a restart.
     pub node: String,
-    /// The node's share of the streams, relative to other nodes.
+    /// Share of the streams that the node gets, relative to other nodes.
     pub weight: f64,
-    /// The node's labels, to which streams refer.
+    /// Labels of the node, to which streams refer.
     pub labels: Vec<Arc<str>>,
-    /// Address to which other nodes connect, so that they notice at once when this process ends. `None`: they wait until its
-    /// lease ends.
+    /// Address to which other nodes connect, so that they notice at once when this process ends. `None`: they notice it only when the
+    /// node's lease ends.
     pub listen: Option<SocketAddr>,
-    /// The node's user for etcd: a name, and the file with the password.
+    /// The user with which the node logs in to etcd, and the file with the password.
     pub login: Option<(String, PathBuf)>,
-    /// File with the CA of etcd's certificates; `None`: the system's CAs.
+    /// File with the CA of etcd's certificates. `None`: the system's CAs are used.
     pub ca: Option<PathBuf>,
     /// Files with the node's certificate for etcd, and with its private key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Default of [`Placement::on_isolation`] for streams.
+    /// Default of [`Placement::on_isolation`] for the streams.
     pub on_isolation: OnIsolation,
-    /// File with the key that all nodes share, which protects requests for calls. `None`: calls are not shared.
+    /// File with the key that all nodes share. The key protects requests for calls. `None`: this node does not share its calls.
     pub key_file: Option<PathBuf>,
-    /// Handling of new calls while etcd does not answer.
+    /// What the node does with new calls while etcd does not answer.
     pub calls_on_isolation: CallsOnIsolation,
-    /// Addresses of this node's calls. When the node ends, another node takes over the addresses and the calls. Empty: calls
+    /// Addresses of this node's calls. When the node ends, another node takes over the addresses and the calls. If the list is empty, calls
     /// end with the node.
     pub service_addresses: Vec<ServiceAddress>,
-    /// Program that adds and removes addresses. It is called with `add` or `remove`, ADDRESS/PREFIX and DEVICE. `None`: this
-    /// process manages addresses itself.
+    /// Program that adds and removes addresses. It is called with `add` or `remove`, ADDRESS/PREFIX and DEVICE. `None`: this process adds
+    /// and removes the addresses itself.
     pub service_program: Option<PathBuf>,
 }
 
-/// How a node handles new calls, and requests for calls of other nodes, while etcd does not answer.
+/// What a node does with new calls, and with requests for calls of other nodes, while etcd does not answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallsOnIsolation {
-    /// Refuses them.
+    /// It refuses them.
     #[default]
     Refuse,
-    /// Accepts them, as a single node would.
+    /// It accepts them, as a single node would.
     Take,
 }
 
 impl CallsOnIsolation {
-    /// Its name in the file.
+    /// Returns the value's name in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -153,7 +153,7 @@ impl ClusterSpec {
     }
 }
 
-/// A refused value.
+/// A setting with a value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterRefusal {
     /// The key in the file.
@@ -171,7 +171,7 @@ pub struct Placement {
     pub prefer: Vec<Arc<str>>,
     /// Nodes with one of these labels are chosen last.
     pub avoid: Vec<Arc<str>>,
-    /// The node's behaviour while it cannot reach etcd.
+    /// What the node does with the stream while it cannot reach etcd.
     pub on_isolation: OnIsolation,
 }
 
@@ -262,7 +262,7 @@ fn weight(checker: &mut Checker<'_>, raw: &RawCluster) -> f64 {
     }
 }
 
-/// Checks two keys that must be set together.
+/// Checks two keys of which neither may be set without the other.
 fn pair(
     checker: &mut Checker<'_>,
     (first, first_key): (&Option<Spanned<String>>, &str),
@@ -322,7 +322,7 @@ fn on_isolation(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Opt
     }
 }
 
-/// Checks the settings of a stream in a cluster. `cluster`: the default of the file; `None`: the file has no `[cluster]`.
+/// Checks the settings of a stream in a cluster. `cluster` is the default of the file. `None`: the file has no `[cluster]`.
 pub(super) fn placement(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -352,7 +352,7 @@ pub(super) fn placement(
     }
 }
 
-/// Returns the place of an optional key in the file.
+/// Returns the place of an optional key in the file. If the key is absent, returns the place of the table.
 fn place_of(raw: &RawCluster, key: &str) -> std::ops::Range<usize> {
     let of = |value: &Option<Spanned<String>>| value.as_ref().map(Spanned::span);
     let place = match key {
@@ -391,5 +391,5 @@ const NO_CLUSTER: &str = "a file without [cluster]";
 const ADD_CLUSTER: &str = "add [cluster] with endpoints and node, or remove the key";
 const WORD: &str = "1 to 63 letters, digits, `-`, `_` and `.`";
 const WORD_CHARS_MAX: usize = 63;
-/// Maximum number of URLs. A cluster of etcd has up to seven members.
+/// Maximum number of URLs. A cluster of etcd usually has at most seven members.
 const ENDPOINTS_MAX: usize = 16;

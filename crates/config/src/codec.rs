@@ -6,14 +6,14 @@ use std::str::FromStr;
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::opus;
 
-/// An audio codec, with its RTP parameters.
+/// An audio codec with its RTP parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// G.711 µ-law, 8000 Hz mono.
     Pcmu,
     /// G.711 A-law, 8000 Hz mono.
     Pcma,
-    /// G.722 at 64 kbit/s, 16,000 Hz mono; its RTP clock is 8000 Hz.
+    /// G.722 at 64 kbit/s, 16,000 Hz mono. Its RTP clock has 8000 Hz.
     G722,
     /// 24-bit linear audio in network byte order, interleaved (RFC 3190).
     L24 {
@@ -29,11 +29,11 @@ pub enum Codec {
         /// Interleaved channels.
         channels: u32,
     },
-    /// Opus; its RTP clock is always 48000 Hz.
+    /// Opus. Its RTP clock always has 48,000 Hz.
     Opus,
 }
 
-/// The codec of a received stream.
+/// How the codec of a received stream is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecIn {
     /// The payload type of the first packet determines the codec (RFC 3551).
@@ -51,7 +51,7 @@ pub struct UnknownCodec;
 pub const ALLOWED_CODECS: &str = "PCMU, PCMA, G722, Opus, L16 (44100 Hz mono), L16/RATE/CHANNELS or L24/RATE/CHANNELS, for example L16/16000/1";
 
 impl Codec {
-    /// The codec of a static payload type (RFC 3551, section 6, table 4).
+    /// Returns the codec of a static payload type (RFC 3551, section 6, table 4).
     pub fn from_static_payload_type(payload_type: u8) -> Option<Codec> {
         match payload_type {
             0 => Some(Codec::Pcmu),
@@ -69,20 +69,20 @@ impl Codec {
         }
     }
 
-    /// All codecs with a static payload type.
+    /// Returns all codecs that have a static payload type.
     pub fn with_static_payload_types() -> impl Iterator<Item = Codec> {
         (0..STATIC_PAYLOAD_TYPES).filter_map(Codec::from_static_payload_type)
     }
 
-    /// Returns the payload type of sent packets: the static one if it exists, else [`DYNAMIC_PAYLOAD_TYPE`].
+    /// Returns the payload type of sent packets. It is the static one if it exists, else [`DYNAMIC_PAYLOAD_TYPE`].
     pub fn default_payload_type(self) -> u8 {
         (0..STATIC_PAYLOAD_TYPES)
             .find(|n| Codec::from_static_payload_type(*n) == Some(self))
             .unwrap_or(DYNAMIC_PAYLOAD_TYPE)
     }
 
-    /// Returns the payload types of received packets if none is configured. For codecs with a static type, all senders use it.
-    /// For other codecs, senders use any dynamic type.
+    /// Returns the payload types of received packets that are accepted if none is configured. For PCMU, PCMA and G722, it is only the
+    /// static type, because all senders use it. For other codecs, senders may also use any dynamic type.
     pub fn usual_payload_types(self) -> impl Iterator<Item = u8> {
         let dynamic = match self {
             Codec::Pcmu | Codec::Pcma | Codec::G722 => DYNAMIC_PAYLOAD_TYPE..DYNAMIC_PAYLOAD_TYPE,
@@ -93,7 +93,7 @@ impl Codec {
         std::iter::once(self.default_payload_type()).chain(dynamic)
     }
 
-    /// Returns the length of a payload's audio, in units of the codec's RTP clock.
+    /// Returns the duration of a payload's audio, in units of the codec's RTP clock.
     pub fn audio_samples(self, payload: &[u8]) -> u32 {
         match self {
             Codec::Pcmu | Codec::Pcma | Codec::G722 => payload.len() as u32,
@@ -108,7 +108,7 @@ impl Codec {
         u64::from(self.audio_samples(payload)) * 1_000_000 / u64::from(self.clock_rate_hz())
     }
 
-    /// Returns the codec's format in packets.
+    /// Returns the format of the audio in packets.
     pub fn format(self) -> Format {
         let format = match self {
             Codec::Pcmu => Format::new(Encoding::Pcmu, 8000, 1),
@@ -130,17 +130,17 @@ impl Codec {
         }
     }
 
-    /// Allowed packet times for sending, in milliseconds.
+    /// Returns allowed packet times for sending, in milliseconds.
     pub fn ptimes_ms(self) -> &'static [u32] {
         match self {
-            // opusenc's frame sizes; 2.5 ms is not a whole number.
+            // These are the frame sizes of opusenc. The frame size of 2.5 ms is left out, because it is not a whole number.
             Codec::Opus => &[5, 10, 20, 40, 60],
             Codec::L24 { .. } => &[1, 2, 3, 4, 5, 10, 20],
             Codec::Pcmu | Codec::Pcma | Codec::G722 | Codec::L16 { .. } => &[5, 10, 20, 30, 40, 60],
         }
     }
 
-    /// Returns the payload bytes of a packet of `ptime_ms`, if the codec has a fixed bit rate.
+    /// Returns the number of payload bytes of a packet of `ptime_ms`, if the codec has a fixed bit rate.
     pub fn payload_bytes(self, ptime_ms: u32) -> Option<u32> {
         match self {
             Codec::Pcmu | Codec::Pcma | Codec::G722 => Some(8 * ptime_ms),
@@ -216,10 +216,10 @@ impl fmt::Display for CodecIn {
 /// First of the dynamic payload types (RFC 3551, section 3).
 pub const DYNAMIC_PAYLOAD_TYPE: u8 = 96;
 
-/// Number of payload types (RFC 3550, section 5.1: seven bits).
+/// Number of payload types. A payload type has seven bits (RFC 3550, section 5.1).
 pub const PAYLOAD_TYPES: u8 = 128;
 
-/// Payload types below this are static or reserved (RFC 3551, section 6).
+/// Number of payload types that are static or reserved. They are the lowest ones (RFC 3551, section 6).
 const STATIC_PAYLOAD_TYPES: u8 = 35;
 
 #[cfg(test)]

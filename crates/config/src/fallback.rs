@@ -22,7 +22,7 @@ pub(super) struct Inputs<'a> {
     pub(super) wait_ms: u32,
 }
 
-/// Checks the fallbacks of a stream. For a range, they are those of its first stream.
+/// Checks the fallbacks of a stream. The result for a range of streams is for the first stream.
 pub(super) fn check(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -93,7 +93,7 @@ pub(super) fn check(
     all
 }
 
-/// Checks the input of a fallback. Exactly one of the keys selects it.
+/// Checks the input of a fallback. Exactly one of four keys must select it.
 fn input(
     checker: &mut Checker<'_>,
     raw: &Spanned<RawFallback>,
@@ -235,7 +235,7 @@ pub(super) fn are_new(checker: &mut Checker<'_>, spec: &StreamSpec, raw: &RawStr
 }
 
 impl FallbackSpec {
-    /// Returns the fallback of a later stream in the range, whose ports are higher by `ahead`.
+    /// Returns the fallback of a later stream in the range. Its ports are higher by `ahead`.
     pub(super) fn ahead(&self, ahead: u16) -> FallbackSpec {
         let mut moved = self.clone();
         if let InputSpec::Rtp { listen, .. } = &mut moved.input {
@@ -245,12 +245,12 @@ impl FallbackSpec {
     }
 }
 
-/// Default of `timeout`, ms. Telephony senders may pause for longer, but then send comfort noise.
+/// Default of `timeout` in ms. A sender of telephony may pause for longer, but in that case it sends comfort noise.
 const TIMEOUT_MS_DEFAULT: i64 = 500;
 const TIMEOUT_MS: RangeInclusive<i64> = 20..=3_600_000;
 const RECOVER_MS_DEFAULT: i64 = 2000;
 const RECOVER_MS: RangeInclusive<i64> = 0..=3_600_000;
-/// Maximum number of fallbacks with a sender: each needs a leg, and so does the stream's own sender.
+/// Maximum number of fallbacks with a sender. Each of them needs a leg, and so does the stream's own sender.
 const SENDERS_MAX: usize = threadbare_relay::LEGS_MAX - 1;
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
 
     use crate::{Config, InputSpec, KeySource, Machine, Rtcp};
 
-    /// A machine with every address, and one file.
+    /// A machine that has every address and one file.
     struct Somewhere;
 
     impl Machine for Somewhere {
@@ -357,7 +357,7 @@ mod tests {
                 &["listen = \"127.0.0.1:6000\""],
                 &["port 6000 is taken"],
             ),
-            // This is the port of the stream's RTCP.
+            // The port is that of the stream's RTCP.
             (
                 PCMU,
                 &["listen = \"127.0.0.1:6001\""],

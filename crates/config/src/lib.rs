@@ -1,9 +1,9 @@
-//! The configuration file, checked completely before any socket is bound.
+//! The configuration file. It is checked completely before any socket is bound.
 //!
-//! [`Config::from_toml`] is the only constructor. It refuses unknown keys. Otherwise, a misspelt key would silently keep its
-//! default. A `[[stream]]` table with a `count` is a range, and expands to that many [`StreamSpec`]s.
+//! [`Config::from_toml`] is the only constructor. It refuses unknown keys, because a misspelt key would otherwise silently keep its
+//! default. A `[[stream]]` table with a `count` is a range, and becomes that many [`StreamSpec`]s.
 //!
-//! Part of the gateway `threadbare`; not a public interface.
+//! This crate is a part of the gateway `threadbare`, and not a public interface.
 #![forbid(unsafe_code)]
 
 mod alarms;
@@ -59,19 +59,19 @@ use crate::codec::{Codec, CodecIn};
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The threads.
+    /// The threads that carry the streams.
     pub contexts: Contexts,
-    /// Restarts of a failed stream.
+    /// The waits before a failed stream is restarted.
     pub restart: Restart,
-    /// The streams; names and listening ports differ.
+    /// The streams. No two of them have the same name or the same listening port.
     pub streams: Vec<StreamSpec>,
     /// Settings of alarms.
     pub alarms: AlarmSpec,
     /// Folder for the history of the last day of each stream.
     pub history: StateLocation,
-    /// The store for recordings to `s3://…`.
+    /// The store for recordings to `s3://…`. `None`: there is no store.
     pub store: Option<StoreSpec>,
-    /// Settings of the cluster that carries the streams. `None`: this process carries them.
+    /// Settings of the cluster that carries the streams. `None`: this process carries all streams.
     pub cluster: Option<ClusterSpec>,
     /// Settings of calls. `None`: this process carries no calls.
     pub serving: Option<Serving>,
@@ -82,84 +82,84 @@ pub struct Config {
 pub struct Contexts {
     /// Contexts are called `PREFIX-0`, `PREFIX-1` and so on.
     pub prefix: String,
-    /// Number of contexts; at least 1.
+    /// Number of contexts, at least 1.
     pub count: u32,
-    /// Slice length in milliseconds; 0 handles each packet as it arrives.
+    /// Length of a slice in milliseconds. With 0, each packet is handled as soon as it arrives.
     pub wait_ms: u32,
 }
 
 /// Waits before a failed stream is restarted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Restart {
-    /// Wait before the first restart; doubles each time.
+    /// Wait before the first restart. The wait doubles with each further restart.
     pub first: Duration,
-    /// Maximum wait.
+    /// Maximum of the wait.
     pub max: Duration,
 }
 
-/// A stream: input, codecs, destination and other settings.
+/// The settings of a stream: input, codecs, destination and others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamSpec {
-    /// Unique in the configuration.
+    /// Name of the stream. It is unique in the configuration.
     pub name: String,
-    /// The local address that receives RTP.
+    /// Local address at which RTP is received.
     pub listen: SocketAddr,
-    /// Codec received.
+    /// Codec of received packets.
     pub codec_in: CodecIn,
-    /// Payload type of received packets; `None`: [the usual ones](Codec::usual_payload_types) of the codec.
+    /// Payload type of received packets. `None`: [the usual ones](Codec::usual_payload_types) of the codec.
     pub payload_type_in: Option<u8>,
-    /// Codec sent; `None`: as received.
+    /// Codec of sent packets. `None`: the received codec.
     pub codec_out: Option<Codec>,
-    /// The destination.
+    /// Destination of the packets.
     pub destination: Destination,
-    /// Packet time of sent packets, ms; `None`: as received.
+    /// Packet time of sent packets in ms. `None`: the packet time of the received packets.
     pub ptime_ms: Option<u32>,
-    /// The jitter buffer.
+    /// Settings of the jitter buffer.
     pub jitter: Jitter,
-    /// RTCP, in both directions.
+    /// Ports of RTCP, in both directions.
     pub rtcp: Rtcp,
-    /// CNAME in RTCP; `None`: a random one, which all streams of the process share.
+    /// CNAME in RTCP. `None`: a random one, which all streams of the process share.
     pub cname: Option<String>,
-    /// Learn the sender's address from the first packets, and refuse others.
+    /// Whether the stream learns the sender's address from the first packets, and refuses packets from other addresses.
     pub latch: bool,
-    /// Time after the first packet during which the address may change, in seconds; `None`: it may always change.
+    /// Time after the first packet during which the sender's address may change, in seconds. `None`: it may change at any time.
     pub latch_window_s: Option<u32>,
-    /// Only these networks may send; empty: all.
+    /// Networks that may send to the stream. If the list is empty, all networks may.
     pub sources: Vec<Network>,
-    /// Payload type of telephone events (RFC 4733), which pass unchanged.
+    /// Payload type of telephone events (RFC 4733). The events are passed on unchanged.
     pub dtmf_payload_type: u8,
-    /// Payload type of sent packets; `None`: the codec's own.
+    /// Payload type of sent packets. `None`: the default of the codec.
     pub payload_type: Option<u8>,
-    /// SSRC of sent packets; `None`: random.
+    /// SSRC of sent packets. `None`: a random one.
     pub ssrc: Option<u32>,
-    /// Clock rate of received packets, whatever their payload type; `None`: the clock rate of the codec.
+    /// Clock rate of received packets, whatever their payload type. `None`: the clock rate of the codec.
     pub clock_rate_hz: Option<u32>,
-    /// Target loudness, LUFS; `None`: the loudness is not changed.
+    /// Target loudness in LUFS. `None`: the loudness is not changed.
     pub loudness_target_lufs: Option<f64>,
-    /// Measure loudness, if the audio is decoded.
+    /// Whether loudness is measured if the audio is decoded.
     pub meter: bool,
     /// Times of day at which integrated loudness, range and true peak are reset, in minutes after local midnight.
     pub loudness_resets: Vec<u16>,
-    /// GStreamer elements between decoding and encoding, as for `gst-launch-1.0`; `None`: none.
+    /// GStreamer elements between decoding and encoding, written as for `gst-launch-1.0`. `None`: there are no such elements.
     pub pipeline: Option<String>,
-    /// Fallbacks while the sender is silent; the first healthy one is used.
+    /// Fallbacks that are used while the sender is silent. The first healthy one is used.
     pub fallbacks: Vec<FallbackSpec>,
-    /// SRTP of the input and of the output.
+    /// SRTP keys of the input and of the output.
     pub srtp: SrtpSpec,
-    /// Placement of the stream in a cluster.
+    /// Settings of the stream in a cluster.
     pub placement: Placement,
-    /// Settings for recording the stream; `None`: it is not recorded.
+    /// Settings for recording the stream. `None`: the stream is not recorded.
     pub record: Option<RecordSpec>,
 }
 
 /// A fallback of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FallbackSpec {
-    /// The input.
+    /// The input of the fallback.
     pub input: InputSpec,
-    /// How long the previous input may be silent.
+    /// Time for which the previous input may be silent before this fallback is used, in ms.
     pub timeout_ms: u32,
-    /// How long a better input must be healthy before the stream returns to it.
+    /// Time for which a better input must be healthy before the stream returns to it, in ms.
     pub recover_after_ms: u32,
 }
 
@@ -172,27 +172,27 @@ pub enum InputSpec {
         listen: SocketAddr,
         /// The sender's codec.
         codec_in: CodecIn,
-        /// The sender's payload type; `None`: the usual ones of the codec.
+        /// Payload type of the sender's packets. `None`: the usual ones of the codec.
         payload_type_in: Option<u8>,
-        /// The sender's SRTP key; `None`: plain RTP.
+        /// SRTP key of the sender. `None`: plain RTP.
         srtp: Option<KeySource>,
     },
     /// A tone or a cadence.
     Tone(Box<Tone>),
     /// Silence.
     Silence,
-    /// A WAV file, repeated.
+    /// A WAV file, which is repeated.
     File(PathBuf),
 }
 
 /// The jitter buffer of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
-    /// Milliseconds from the arrival of an undelayed packet to its playout.
+    /// Time from the arrival of an undelayed packet to its playout, in milliseconds.
     pub latency_ms: u32,
-    /// Adapt the delay to the network's jitter, up to the latency.
+    /// Whether the delay adapts to the network's jitter, up to the latency.
     pub adaptive: bool,
-    /// Drop packets instead of holding more than the latency.
+    /// Whether packets are dropped instead of being held for longer than the latency.
     pub drop_on_latency: bool,
     /// How the buffer follows the sender's clock.
     pub clock_skew: ClockSkew,
@@ -201,9 +201,9 @@ pub struct Jitter {
 /// How a jitter buffer follows the sender's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSkew {
-    /// It follows the least delayed packets of the last seconds, and so compensates for drift.
+    /// It follows the least delayed packets of the last seconds. In this way, it compensates for the drift of the sender's clock.
     Window,
-    /// It follows only the first packet, so the clocks must agree.
+    /// It follows only the first packet. The sender's clock must not drift from the local clock.
     None,
 }
 
@@ -212,14 +212,14 @@ pub enum ClockSkew {
 pub enum Rtcp {
     /// No RTCP.
     Off,
-    /// On the RTP ports (RFC 5761).
+    /// RTCP on the RTP ports (RFC 5761).
     Mux,
-    /// On separate ports.
+    /// RTCP on separate ports.
     Ports {
-        /// The receiving port; `None`: the one above the RTP port.
+        /// The receiving port. `None`: the port above the RTP port.
         listen: Option<u16>,
-        /// The destination port; `None`: the one above the RTP port, or for a latched destination, the source of the peer's
-        /// RTCP.
+        /// The destination port. `None`: the port above the RTP port. For a latched destination, `None` means the port from which the peer
+        /// sends RTCP.
         destination: Option<u16>,
     },
 }
@@ -227,27 +227,27 @@ pub enum Rtcp {
 /// The destination of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// RTP is sent to this host.
+    /// A host to which RTP is sent.
     Fixed {
-        /// A name or an address, IPv6 without brackets.
+        /// A name or an address. An IPv6 address has no brackets.
         host: String,
-        /// The port; never 0.
+        /// The port, which is never 0.
         port: u16,
     },
-    /// Nowhere: the stream is only monitored.
+    /// No destination. The stream is only monitored.
     Nobody,
-    /// Back to the sender's address, from the port that receives (symmetric RTP, RFC 4961).
+    /// The address of the sender. Packets to it leave from the port that receives (symmetric RTP, RFC 4961).
     Latched,
 }
 
 impl Config {
-    /// Reads and checks a configuration; `path` is only for messages.
+    /// Reads and checks a configuration. `path` is only used in messages.
     pub fn from_toml(path: &str, text: &str) -> Result<Config, ConfigError> {
         check::check(path, text, None)
     }
 
-    /// Reads and checks a configuration. Also checks that `machine` has the listening addresses, and can resolve the
-    /// destination names.
+    /// Reads and checks a configuration. Also checks whether `machine` has the listening addresses, and whether it can resolve the names of
+    /// the destinations.
     pub fn from_toml_for(
         path: &str,
         text: &str,
@@ -259,7 +259,7 @@ impl Config {
     /// Returns the folder of the streams' history. `None`: history is not saved, or the file has no streams.
     #[must_use]
     pub fn history_dir(&self) -> Option<PathBuf> {
-        // A cluster may start streams here that are not in the file.
+        // A node of a cluster may have to start streams that are not in its file.
         let has_streams = !self.streams.is_empty() || self.cluster.is_some();
         has_streams.then(|| self.history.path(HISTORY)).flatten()
     }
@@ -281,7 +281,7 @@ impl Config {
 }
 
 impl Contexts {
-    /// Returns the name of the context for stream number `index`. Streams are distributed round-robin.
+    /// Returns the name of the context for the stream with this index. Streams are distributed among the contexts in turn.
     pub fn name_for(&self, index: usize) -> String {
         let context = index % self.count.max(1) as usize;
         format!("{}-{context}", self.prefix)
@@ -289,7 +289,7 @@ impl Contexts {
 }
 
 impl StreamSpec {
-    /// Returns the port that receives RTCP, if it is not the RTP port.
+    /// Returns the port that receives RTCP, or `None` if it is the RTP port or there is no RTCP.
     pub fn rtcp_port(&self) -> Option<u16> {
         match self.rtcp {
             Rtcp::Off | Rtcp::Mux => None,
@@ -297,7 +297,7 @@ impl StreamSpec {
         }
     }
 
-    /// Returns the RTCP address of a fallback with the RTP address `listen`, if it differs from that address.
+    /// Returns the RTCP address of a fallback with the RTP address `listen`, or `None` if it is the same or there is no RTCP.
     pub fn rtcp_port_of(&self, listen: SocketAddr) -> Option<SocketAddr> {
         let port = listen.port().checked_add(1)?;
         matches!(self.rtcp, Rtcp::Ports { .. }).then(|| SocketAddr::new(listen.ip(), port))
@@ -312,9 +312,9 @@ impl StreamSpec {
         )
     }
 
-    /// Whether packets are forwarded unchanged, byte for byte. With a latched destination, the SSRC must change: a peer that
-    /// receives its own SSRC detects a loop. It must change for SRTP, too: only the stream itself can assign numbers so that none
-    /// is encrypted twice.
+    /// Whether packets are forwarded unchanged, byte for byte. This is not possible with a latched destination: a peer that receives its
+    /// own SSRC detects a loop, so the SSRC must change. With SRTP it is not possible either, because the stream itself must assign the
+    /// sequence numbers, so that no number is used twice with one key.
     pub fn is_passthrough(&self) -> bool {
         let same_codec = match (self.codec_in, self.codec_out) {
             (_, None) => true,

@@ -1,4 +1,4 @@
-//! Checks that depend on a machine: its addresses, devices and files, and host names.
+//! Checks that depend on a machine. They need its addresses, devices and files, and host names.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
@@ -14,16 +14,15 @@ use super::srtp_key::KeySource;
 pub trait Machine {
     /// Whether a socket can be bound to this address.
     fn has_address(&self, ip: IpAddr) -> bool;
-    /// Returns the addresses of a host, or why there are none.
+    /// Returns the addresses of a host. The error says why there are none.
     fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String>;
-    /// Checks that GStreamer has the elements of a `pipeline`, and that they make a filter.
+    /// Checks that GStreamer has the elements of a `pipeline`, and that they make a filter. The error says what is wrong.
     fn check_pipeline(&self, description: &str) -> Result<(), String>;
-    /// Reads an audio file; the error says why it cannot be played.
+    /// Reads an audio file. The error says why it cannot be played.
     fn read_audio(&self, path: &Path) -> Result<(), String>;
-    /// Reads an SRTP key; the error says why it cannot be used.
+    /// Reads an SRTP key. The error says why it cannot be used.
     fn read_key(&self, source: &KeySource) -> Result<(), String>;
-    /// Checks that files can be created in a folder. If the folder is missing, it must be possible to create it. The error says
-    /// why not.
+    /// Checks that files can be created in a folder, or that the missing folder can be created. The error says why not.
     fn may_write(&self, folder: &Path) -> Result<(), String>;
     /// Whether a network device of this name exists.
     fn has_device(&self, name: &str) -> bool;
@@ -34,7 +33,7 @@ pub trait Machine {
 /// The machine on which this process runs.
 #[derive(Clone, Copy, Debug)]
 pub struct ThisMachine {
-    /// Returns why GStreamer cannot run a stream's `pipeline`.
+    /// Function that checks whether GStreamer can run a stream's `pipeline`. The error says why not.
     pub check_pipeline: fn(&str) -> Result<(), String>,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Media {
     pub(super) record: Option<RecordSpec>,
 }
 
-/// Returns the value of a stream's key, or if it is absent, that of `[defaults]`.
+/// Returns the value of a stream's key. If the key is absent, returns the value of `[defaults]`.
 macro_rules! either {
     ($stream:expr, $defaults:expr, $key:ident) => {
         $stream.$key.as_ref().or($defaults.$key.as_ref())
@@ -90,8 +90,8 @@ impl Checker<'_> {
             pipeline: pipeline(self, raw.pipeline.as_ref()),
             record: record::check(self, either!(raw, defaults, record)),
         };
-        // `clock-rate` is only for a stream that is forwarded unchanged: a codec has its own clock rate, and a stream of an
-        // unknown codec cannot be converted.
+        // `clock-rate` is only for a stream that is forwarded unchanged. A known codec has its own clock rate, and a stream of an unknown
+        // codec cannot be converted.
         let is_known = codec_in != CodecIn::Auto;
         let is_changed = media.codec_out.is_some()
             || media.ptime_ms.is_some()
@@ -146,14 +146,14 @@ impl Checker<'_> {
         })
     }
 
-    /// Refuses loudness settings for a stream that is forwarded unchanged, because it is never decoded.
+    /// Refuses loudness settings for a stream that is forwarded unchanged, because such a stream is not decoded.
     pub(super) fn loudness_needs_audio(
         &mut self,
         raw: &RawStream,
         defaults: &RawDefaults,
         spec: &StreamSpec,
     ) {
-        // If a key was unreadable, it is unknown whether the stream is decoded.
+        // If a key could not be read, it is not known whether the stream is decoded.
         if !spec.is_passthrough() || raw.is_partial || defaults.is_partial {
             return;
         }
@@ -201,12 +201,11 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks `meter = true` in `[defaults]`. Streams without decoding cannot have a meter, but at least one stream must be
-    /// decoded.
+    /// Checks `meter = true` in `[defaults]`. It has no effect on streams that are not decoded, so at least one stream must be decoded.
     pub(super) fn meters_something(&mut self, defaults: &RawDefaults, streams: &[StreamSpec]) {
         let is_metered = |meter: &&Spanned<bool>| *meter.get_ref();
         let is_idle = !streams.is_empty() && streams.iter().all(StreamSpec::is_passthrough);
-        // If there are other mistakes, `streams` is incomplete, and a missing stream may be decoded.
+        // If there are other mistakes, `streams` is incomplete, and a missing stream might be decoded.
         if is_idle && !defaults.is_partial && self.problems.is_empty() {
             self.conflict(
                 defaults.meter.as_ref().filter(is_metered),
@@ -479,7 +478,7 @@ fn pipeline(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Option<
     Some(text.clone())
 }
 
-/// Refuses a `pipeline` for a stream that is not decoded, or together with settings that the elements replace.
+/// Refuses a `pipeline` for a stream that is not decoded. Also refuses settings that elements of the `pipeline` would replace.
 fn pipeline_goes_with(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -505,7 +504,7 @@ fn pipeline_goes_with(
     }
 }
 
-/// Parses a time of day. Returns minutes after midnight: for "06:30", 390.
+/// Parses a time of day. Returns the minutes after midnight, for example 390 for "06:30".
 fn minute_of_day(text: &str) -> Option<u16> {
     let two_digits = |text: &str, below: u16| {
         let is_plain = text.len() == 2 && text.bytes().all(|one| one.is_ascii_digit());
@@ -516,25 +515,25 @@ fn minute_of_day(text: &str) -> Option<u16> {
     Some(two_digits(hour, 24)? * 60 + two_digits(minute, 60)?)
 }
 
-/// Default latency: two packets of 20 ms, which also covers the jitter that slices add.
+/// Default latency. It is the duration of two packets of 20 ms, and it also covers the jitter that slices add.
 const LATENCY_MS_DEFAULT: i64 = 40;
-/// Allowed latency. The jitter buffer has room for 256 packets, usually of 20 ms.
+/// Allowed latencies. The jitter buffer has room for 256 packets, which usually have 20 ms each.
 const LATENCY_MS: RangeInclusive<i64> = 0..=5000;
 const PORT: RangeInclusive<i64> = 1..=65535;
-/// Maximum length of the CNAME. The length of an RTCP item is one byte (RFC 3550, section 6.5).
+/// Maximum length of the CNAME. The length of an RTCP item is stored in one byte (RFC 3550, section 6.5).
 const CNAME_BYTES_MAX: usize = 255;
-/// Default payload type of telephone events: none is assigned, but this one is common.
+/// Default payload type of telephone events. It is common, although no payload type is assigned to them.
 const DTMF_DEFAULT: i64 = 101;
 /// Dynamic payload types (RFC 3551, section 6, table 5).
 const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
 /// Payload types that RTCP on the same port uses (RFC 5761, section 4).
 const RTCP_CONFLICTS: RangeInclusive<u8> = 64..=95;
 const CLOCK_RATE_HZ: RangeInclusive<i64> = 1..=threadbare_rtp::jitter::CLOCK_RATE_HZ_MAX as i64;
-/// Limits of the target loudness, as in `audioloudnorm`.
+/// Allowed target loudness. The limits are those of `audioloudnorm`.
 const LOUDNESS_TARGET_LUFS: RangeInclusive<f64> = -70.0..=-5.0;
-/// Allowed `latch-window`. A call is set up in less than the maximum.
+/// Allowed values of `latch-window`. A call is set up in less time than the maximum.
 const LATCH_WINDOW_S: RangeInclusive<i64> = 1..=3600;
 const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
-/// Maximum payload of a packet: the default MTU of GStreamer's payloaders, 1400, without the RTP header. Larger packets would
-/// be split.
+/// Maximum payload of a packet. It is the default MTU of GStreamer's payloaders, 1400, without the RTP header. Larger packets would be
+/// split.
 const PAYLOAD_BYTES_MAX: u32 = 1400 - 12;

@@ -55,17 +55,17 @@ impl Config {
 }
 
 impl StreamSpec {
-    /// Returns a file with only this stream, for any node. [`StreamSpec::from_toml`] reads it.
+    /// Returns a file that contains only this stream, for any node. [`StreamSpec::from_toml`] reads it.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let streams = vec![Value::from(stream(self))];
         Table::from_iter([("stream".to_owned(), Value::from(streams))]).to_string()
     }
 
-    /// Reads a stream that another node has written.
+    /// Reads a stream that a node has written with [`StreamSpec::to_toml`].
     ///
     /// # Errors
-    /// The text was written by a later version, or is not a stream.
+    /// Fails if the text was written by a later version, or if it is not a stream.
     pub fn from_toml(name: &str, text: &str) -> Result<StreamSpec, String> {
         let config = Config::from_toml(name, text).map_err(|error| {
             let messages = error.problems.iter().map(|one| one.message.as_str());
@@ -79,7 +79,7 @@ impl StreamSpec {
     }
 }
 
-/// Returns the settings that differ from the defaults.
+/// Returns the table of the settings that differ from the defaults.
 fn alarms(spec: &AlarmSpec) -> Option<(String, Value)> {
     let mut all = Table::new();
     if let Some(webhook) = &spec.webhook {
@@ -107,7 +107,7 @@ fn alarms(spec: &AlarmSpec) -> Option<(String, Value)> {
     (!all.is_empty()).then(|| ("alarms".to_owned(), all.into()))
 }
 
-/// Returns the value of a location. `None`: it is the default.
+/// Returns the value of a location in the file. `None`: it is the default.
 fn location(location: &StateLocation) -> Option<Value> {
     match location {
         StateLocation::OfSystemd => None,
@@ -353,7 +353,7 @@ fn stream(spec: &StreamSpec) -> Table {
         ("record", spec.record.as_ref().map(RecordSpec::to_toml)),
         ("fallback", fallbacks(spec)),
         ("loudness-reset", resets(&spec.loudness_resets)),
-        // Omit `meter = true` for a stream that is not decoded, because it would be refused.
+        // `meter = true` is left out for a stream that is not decoded, because it would be refused.
         (
             "meter",
             flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough())),

@@ -6,24 +6,24 @@ use std::sync::Arc;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource};
 
-/// A refused configuration: all its mistakes, up to [`PROBLEMS_MAX`].
+/// A refused configuration with its mistakes, at most [`PROBLEMS_MAX`] of them.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("the configuration {path} is not usable")]
 pub struct ConfigError {
-    /// The file's name as the user gave it.
+    /// Name of the file as the user gave it.
     pub path: String,
-    /// The problems; at least one.
+    /// The mistakes. There is at least one.
     #[related]
     pub problems: Vec<Problem>,
 }
 
-/// One mistake, with its place.
+/// One mistake with its place.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("{message}")]
 pub struct Problem {
-    /// Names the key and the value.
+    /// Message that names the key and the value.
     pub message: String,
-    /// The allowed values, or what to do.
+    /// The allowed values, or what to do about the mistake.
     #[help]
     pub help: Option<String>,
     #[source_code]
@@ -55,7 +55,7 @@ pub(super) struct Problems {
     path: String,
     text: Arc<str>,
     found: Vec<Problem>,
-    /// Places of unreadable values that were already reported. No further problems are added there.
+    /// Places of unreadable values that were already reported. No further problems are reported for these places.
     silenced: HashSet<Range<usize>>,
     /// Places of lines that are not TOML.
     broken: Vec<Range<usize>>,
@@ -72,7 +72,7 @@ impl Problems {
         }
     }
 
-    /// Adds text that is not TOML. The rest of the line is skipped.
+    /// Adds a problem about text that is not TOML. The rest of its line is skipped.
     pub(super) fn add_syntax(&mut self, message: &str, place: Range<usize>) {
         self.add(message, "", &[(place.clone(), "here")]);
         self.broken.push(self.lines_of(&place));
@@ -83,7 +83,7 @@ impl Problems {
         !self.broken.is_empty()
     }
 
-    /// Adds a missing required key. `place`: the header of its table.
+    /// Adds a problem about a missing required key. `place` is the header of the key's table.
     pub(super) fn add_missing(
         &mut self,
         message: impl Into<String>,
@@ -139,7 +139,7 @@ impl Problems {
     }
 
     fn push(&mut self, message: String, help: &str, places: &[(Range<usize>, &str)]) {
-        // A bad value of [defaults] is found again for each stream that uses it. Add it only once.
+        // A bad value of [defaults] is found again for each stream that uses it, but it is added only once.
         if self.found.len() >= PROBLEMS_MAX
             || self.found.iter().any(|known| {
                 known.message == message
@@ -180,7 +180,7 @@ impl Problems {
     }
 }
 
-/// Maximum number of reported problems: more than fit a screen do not help.
+/// Maximum number of reported problems. More problems than fit on a screen would not help.
 const PROBLEMS_MAX: usize = 16;
-/// Maximum number of characters of a value in a message. The whole line is shown below the message.
+/// Maximum number of characters of a value in a message. The whole line of the file is shown below the message.
 const EXCERPT_CHARACTERS_MAX: usize = 40;

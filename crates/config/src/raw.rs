@@ -1,4 +1,4 @@
-//! Parses the configuration file. Each value has the right type and its place in the file, but is not checked further.
+//! Parses the configuration file. Each parsed value has the right type and its place in the file. Nothing else is checked here.
 //!
 //! Parsing does not stop at a mistake. It notes unknown keys, values of the wrong type and missing keys. The rest of the file
 //! is parsed and checked as if the wrong key were absent.
@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use super::problem::Problems;
 use threadbare_watch::AlarmKind;
 
-/// Declares a table of the file: a struct with a field for each key, and its reader.
+/// Declares a table of the file. The result is a struct with a field for each key, and a function that reads it.
 macro_rules! table {
     ($(#[$meta:meta])* $name:ident {
         required { $($required:ident,)* }
@@ -24,8 +24,8 @@ macro_rules! table {
             $(pub(super) $required: Spanned<String>,)*
             $($(#[$key_doc])* pub(super) $key: Option<Spanned<$kind>>,)*
             $($(pub(super) $list: Vec<Spanned<$item>>,)*)?
-            /// Whether a key was dropped, because its name is unknown or its value is unreadable. Rules that combine keys then
-            /// do not apply.
+            /// Whether a key was dropped because its name is unknown or its value cannot be read. In this case, rules that combine keys do
+            /// not apply.
             #[allow(dead_code, reason = "not every table has rules that combine keys")]
             pub(super) is_partial: bool,
         }
@@ -107,7 +107,7 @@ table!(RawStream {
         listen,
     }
     optional {
-        /// If absent, the stream is only monitored.
+        /// Without this key, the stream is only monitored.
         destination: String,
         codec: String,
         codec_out: String,
@@ -150,7 +150,7 @@ table!(RawStream {
 });
 
 table!(
-    /// Used while the stream's own sender and the previous fallbacks are silent.
+    /// An input that is used while the stream's own sender and the previous fallbacks are silent.
     RawFallback {
         required {}
         optional {
@@ -345,13 +345,13 @@ pub const TABLES: [(&str, &[&str]); 16] = [
     ("[calls]", RawCalls::KEYS),
 ];
 
-/// Keys of `[alarms]` in addition to the tables in it.
+/// Keys of `[alarms]` that are not tables.
 const ALARMS: &[&str] = &["webhook"];
 /// Tables of calls in the file.
 const SERVING: [&str; 6] = ["ng", "http", "interfaces", "limits", "timeouts", "calls"];
 
 impl RawConfig {
-    /// Reads the file as far as it is readable. Adds mistakes to `problems`.
+    /// Reads the parts of the file that are readable. Adds mistakes to `problems`.
     pub(super) fn read(text: &str, problems: &mut Problems) -> RawConfig {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
@@ -396,7 +396,7 @@ impl RawServing {
     }
 }
 
-/// Reads an optional table, with its place.
+/// Reads an optional table. Returns it with its place.
 fn read_placed<T>(
     file: &DeTable<'_>,
     key: &str,
@@ -429,7 +429,7 @@ fn read_alarms(file: &DeTable<'_>, problems: &mut Problems) -> RawAlarms {
     RawAlarms { webhook, rules }
 }
 
-/// Reads the tables in `[interfaces]` in the order of the file. The first one is the default.
+/// Reads the tables in `[interfaces]` in the order of the file. The first interface is the default.
 fn read_interfaces(
     file: &DeTable<'_>,
     problems: &mut Problems,
@@ -489,7 +489,7 @@ fn read<T: Default>(
     })
 }
 
-/// Reads the keys of one table.
+/// Reader for the keys of one table.
 struct Reader<'a, 'p> {
     table: &'a DeTable<'a>,
     /// Place of the table's header.
@@ -616,7 +616,7 @@ fn written(key: &str) -> String {
     key.replace('_', "-")
 }
 
-/// Suggests the most similar known key, the table with this key, or all known keys.
+/// Returns a suggestion for an unknown key: the most similar known key, the table that has this key, or all known keys.
 fn help_for_unknown(text: &str, known: &[&str]) -> String {
     let elsewhere: Vec<&str> = TABLES
         .iter()
@@ -636,27 +636,27 @@ fn help_for_unknown(text: &str, known: &[&str]) -> String {
     }
 }
 
-/// The value of `record`: its keys with their places, or `false`.
+/// The value of `record`, which is either a table or `false`. Each key of the table has its place.
 #[derive(Debug)]
 pub(super) enum RawRecord {
     Off,
     Keys(Vec<(String, Spanned<toml::Value>)>),
 }
 
-/// The value of `media` of calls, with address prefixes.
+/// The value of `media` in the table of calls. It contains address prefixes.
 #[derive(Debug, Default)]
 pub(super) struct RawMedia {
     pub(super) deny: Vec<String>,
     pub(super) allow: Vec<String>,
 }
 
-/// A type of a key's value.
+/// A type that the value of a key can have.
 trait FromValue: Sized {
     const ALLOWED: &str;
 
     fn from_value(value: &DeValue<'_>) -> Option<Self>;
 
-    /// Advice for a value of the wrong type whose meaning is clear.
+    /// Returns advice about a value that has the wrong type but a clear meaning.
     fn hint(_value: &DeValue<'_>) -> &'static str {
         ""
     }
@@ -718,7 +718,7 @@ impl FromValue for Vec<String> {
     }
 }
 
-/// A key whose type is checked later.
+/// The type of this value is checked later.
 impl FromValue for toml::Value {
     const ALLOWED: &str = "a number, text in double quotes, true or false";
 
@@ -777,5 +777,6 @@ impl FromValue for RawMedia {
     }
 }
 
-/// Maximum spelling distance of a suggestion. Beyond it, a similar key is a coincidence.
+/// Maximum spelling distance between an unknown key and a suggested one. If the distance is larger, the similarity is probably a
+/// coincidence.
 const MISSPELT_MAX: usize = 3;

@@ -1,4 +1,4 @@
-//! Recording settings: `record = { to = "…", … }` of streams and calls.
+//! Recording settings. They are the key `record = { to = "…", … }` of streams and calls.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -13,15 +13,15 @@ use super::store_spec::StoreSpec;
 /// Recording settings of a stream, or of calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordSpec {
-    /// The names of the files.
+    /// Template for the names of the files.
     pub to: Template,
     /// The format of the files.
     pub format: RecordingFormat,
-    /// Both parties of a call in one track, or a track for each.
+    /// Whether the parties of a call have one track or a track each.
     pub tracks: Tracks,
-    /// When the next file starts.
+    /// Condition on which the next file starts.
     pub rotate: Rotate,
-    /// When to record.
+    /// Condition on which audio is recorded.
     pub on: RecordOn,
     /// Seconds that are recorded before an interruption, with [`RecordOn::Loss`].
     pub before_s: u32,
@@ -36,7 +36,7 @@ pub struct RecordSpec {
 pub struct Permissions(u32);
 
 impl Default for Permissions {
-    /// Returns the default: the owner may write, and the group may read.
+    /// Returns the default permissions, with which the owner may write and the group may read.
     fn default() -> Permissions {
         Permissions(0o640)
     }
@@ -65,7 +65,7 @@ impl Permissions {
     }
 }
 
-/// The tracks of the parties in a file.
+/// How the parties are divided among the tracks of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tracks {
     /// One track with both parties mixed.
@@ -75,19 +75,19 @@ pub enum Tracks {
     Sides,
 }
 
-/// When to record.
+/// The condition on which audio is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecordOn {
-    /// Always, even during silence.
+    /// All audio is recorded, even silence.
     #[default]
     Always,
-    /// A call from the moment when all parties have been heard; a stream while its sender is heard.
+    /// A call is recorded from the moment when all parties have been heard. A stream is recorded while its sender is heard.
     Call,
-    /// Some seconds before and after each interruption.
+    /// Only some seconds before and after each interruption are recorded.
     Loss,
 }
 
-/// When the next file starts.
+/// The condition on which the next file starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotate {
     /// The next file starts at multiples of this many seconds since 1970 (UTC).
@@ -96,7 +96,7 @@ pub struct Rotate {
     pub bytes_max: Option<u64>,
 }
 
-/// A template for file names. It consists of a fixed folder and a text with placeholders for the path below it.
+/// A template for file names. It consists of a fixed folder, and of a text with placeholders for the path below this folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     root: PathBuf,
@@ -109,7 +109,7 @@ pub struct Template {
 pub struct Bucket {
     /// The region, for example `eu-west-1`.
     pub region: String,
-    /// The bucket's name.
+    /// The name of the bucket.
     pub name: String,
     /// The store that contains the bucket.
     pub store: StoreSpec,
@@ -121,7 +121,7 @@ enum Part {
     Value(Placeholder),
 }
 
-/// A placeholder.
+/// A placeholder in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placeholder {
     Name,
@@ -135,40 +135,40 @@ enum Placeholder {
 /// Values of the placeholders.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
-    /// The stream's name, or the Call-ID.
+    /// Name of the stream, or the Call-ID.
     pub name: &'a str,
-    /// Start of the file, such as `20261125T213600Z`.
+    /// Start time of the file, such as `20261125T213600Z`.
     pub time: &'a str,
-    /// Number of the file.
+    /// Id of the file.
     pub id: &'a str,
-    /// The side: `a`, `b`, or `both`.
+    /// The side, which is `a`, `b`, or `both`.
     pub side: &'a str,
 }
 
-/// Why a text is not a template.
+/// The reason why a text is not a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// The text names an object store, but none is configured.
+    /// The text names an object store, but no store is configured.
     #[error("an address s3://REGION/BUCKET/NAME needs a table [s3] with a `spool`")]
     NoStore,
-    /// The text names an object store, but other nodes may carry the stream.
+    /// The text names an object store, but other nodes may also carry the stream.
     #[error("nodes of a cluster can record only to folders, not to s3://")]
     Shared,
-    /// The bucket or the region is not valid.
+    /// The text names an object store, but its bucket or region is not valid.
     #[error(
         "the address must have the form s3://REGION/BUCKET/NAME, such as s3://eu-west-1/recordings/{{name}}/{{time}}.wav"
     )]
     Bucket,
-    /// A relative path.
+    /// The path is relative.
     #[error("the path must begin with /")]
     Relative,
-    /// A path that leaves its folder.
+    /// The path leads out of its folder.
     #[error("the path must not contain the folders . and ..")]
     Leaves,
-    /// Braces without a known word.
+    /// The text has braces without a known word.
     #[error("only the placeholders {PLACEHOLDERS} may be in braces")]
     Placeholder,
-    /// No fixed folder, or no name.
+    /// The text has no fixed folder, or no file name.
     #[error(
         "the path must name a folder, and below it a file, such as /var/lib/threadbare/recordings/{{name}}/{{time}}.wav"
     )]
@@ -179,7 +179,7 @@ impl Template {
     /// Parses a template.
     ///
     /// # Errors
-    /// The path could lead out of its folder, or has unknown placeholders.
+    /// Fails if the path could lead out of its folder, or if it has unknown placeholders.
     pub fn parse(text: &str) -> Result<Template, TemplateError> {
         if text.starts_with("s3:") {
             return Err(TemplateError::NoStore);
@@ -204,11 +204,11 @@ impl Template {
         })
     }
 
-    /// Parses `s3://REGION/BUCKET/NAME`. Files wait in a folder of the spool until they are in the store, where they have the
-    /// same names.
+    /// Parses `s3://REGION/BUCKET/NAME`. The files wait in a folder of the spool until they are in the store. They have the same names in
+    /// the spool and in the store.
     ///
     /// # Errors
-    /// As for [`parse`](Self::parse), or the bucket is not valid.
+    /// Fails as [`parse`](Self::parse) does, and also if the bucket is not valid.
     pub fn parse_store(text: &str, store: &StoreSpec) -> Result<Template, TemplateError> {
         let rest = text.strip_prefix("s3://").ok_or(TemplateError::Bucket)?;
         let mut words = rest.splitn(3, '/');
@@ -234,7 +234,7 @@ impl Template {
         })
     }
 
-    /// Returns the bucket of the files. `None`: they stay in their folder.
+    /// Returns the bucket of the files. `None`: the files stay in their folder.
     #[must_use]
     pub fn bucket(&self) -> Option<&Bucket> {
         self.bucket.as_ref()
@@ -271,7 +271,8 @@ impl Template {
         &self.root
     }
 
-    /// Returns the path of a file below the folder. Text from the network can neither create folders nor lead out of them.
+    /// Returns the path of a file below the folder. Text from the network can neither create a folder nor lead out of the template's
+    /// folder.
     #[must_use]
     pub fn expand(&self, names: Names<'_>, ending: &str) -> PathBuf {
         let mut path = String::new();
@@ -308,7 +309,7 @@ impl Template {
         self.parts.contains(&Part::Value(Placeholder::Side))
     }
 
-    /// Returns the extension of the name.
+    /// Returns the file extension at the end of the template.
     fn ending(&self) -> Option<String> {
         let Some(Part::Text(last)) = self.parts.last() else {
             return None;
@@ -376,7 +377,7 @@ fn parts(mut rest: &str) -> Result<Vec<Part>, TemplateError> {
     Ok(parts)
 }
 
-/// Converts any text to a part of a file name, which has no folder and no leading dot, and is not empty.
+/// Converts any text to a part of a file name. The result contains no folder, does not begin with a dot, and is not empty.
 fn plain(text: &str) -> String {
     let letter = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '@' | '.' | '+' => letter,
@@ -399,7 +400,7 @@ impl fmt::Display for Rotate {
 }
 
 impl Rotate {
-    /// Parses a text such as `1h`, `500MB`, `10m 1GB`.
+    /// Parses a text such as `1h`, `500MB` or `10m 1GB`.
     fn parse(text: &str) -> Option<Rotate> {
         let mut rotate = Rotate::default();
         for word in text.split_ascii_whitespace() {
@@ -428,7 +429,7 @@ impl Rotate {
 }
 
 impl RecordSpec {
-    /// Returns the default settings of `start recording`.
+    /// Returns the settings of `start recording` if the request contains none.
     #[must_use]
     pub fn on_demand(to: Template, format: RecordingFormat) -> RecordSpec {
         RecordSpec {
@@ -443,10 +444,10 @@ impl RecordSpec {
         }
     }
 
-    /// Replaces some settings. A name with another extension gets that of the format.
+    /// Replaces some settings. If the extension of the file name does not fit the format, it is replaced too.
     ///
     /// # Errors
-    /// A word is unknown. Returns its key, the word, and the allowed values.
+    /// Fails if a word is unknown. The error contains the key, the word, and the allowed values.
     pub fn with(
         mut self,
         words: RecordWords<'_>,
@@ -541,7 +542,7 @@ impl RecordOn {
     }
 }
 
-/// Checks `record` of a stream or of calls. `false` removes the default.
+/// Checks the key `record` of a stream or of calls. The value `false` removes the default.
 pub(super) fn check(
     checker: &mut Checker<'_>,
     raw: Option<&Spanned<RawRecord>>,
@@ -609,7 +610,7 @@ pub(super) fn check(
     })
 }
 
-/// Reports keys of `record` that do not exist. Returns whether there were none.
+/// Reports keys of `record` that do not exist. Returns `true` if all keys exist.
 fn has_only_known_keys(checker: &mut Checker<'_>, keys: &[(String, Spanned<Value>)]) -> bool {
     let mut known = true;
     for (key, value) in keys {
@@ -654,7 +655,7 @@ fn template(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Option<T
     }
 }
 
-/// Returns the format as written, or that of the name's extension.
+/// Returns the format that the key `format` names, or else that of the file name's extension.
 fn record_format(
     checker: &mut Checker<'_>,
     raw: Option<&Spanned<Value>>,
@@ -713,7 +714,7 @@ fn rotate(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Rotate {
     })
 }
 
-/// Checks the seconds before or after an interruption.
+/// Checks the number of seconds before or after an interruption.
 fn around(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>, key: &str, on: RecordOn) -> u32 {
     let Some(value) = raw else {
         return AROUND_S_USUAL;
@@ -732,7 +733,7 @@ fn around(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>, key: &str, on
         })
 }
 
-/// Keys of `record`.
+/// Keys in the table `record`.
 const RECORD_KEYS: [&str; 8] = [
     "to",
     "format",
@@ -744,15 +745,15 @@ const RECORD_KEYS: [&str; 8] = [
     "permissions",
 ];
 const PLACEHOLDERS: &str = "name, call, time, date, id and side";
-/// Maximum number of characters of a placeholder's value. File systems allow 255 bytes for the whole name.
+/// Maximum number of characters of a placeholder's value. File systems allow 255 bytes for the whole file name.
 const NAME_CHARS_MAX: usize = 100;
 const ROTATE_ALLOWED: &str = "a time from 1s to 366d (s, m, h, d), a size from 64kB to 4GB (kB, MB, GB), or both, such as \"1h\" or \"1h 500MB\"";
-/// Longest time of a file: a year.
+/// Longest duration of a file. It is a year.
 const ROTATE_S_MAX: u64 = 366 * 86_400;
-/// Allowed size of a file. Smaller files would be mostly header, and the length of larger files does not fit a WAV header.
+/// Allowed sizes of a file. A smaller file would consist mostly of its header. The length of a larger one does not fit into a WAV header.
 const ROTATE_BYTES: std::ops::RangeInclusive<u64> = 64_000..=4_000_000_000;
 const AROUND_S_USUAL: u32 = 5;
-/// Longest time before and after an interruption. A recording needs memory for it: 32 kB a second for two tracks at 8 kHz.
+/// Longest time before and after an interruption. A recording keeps this time in memory, with 32 kB a second for two tracks at 8 kHz.
 const AROUND_S_MAX: u32 = 60;
 
 #[cfg(test)]
@@ -815,7 +816,7 @@ mod tests {
     }
 
     proptest! {
-        /// Call-IDs come from the network.
+        /// Call-IDs come from the network, so they may contain any text.
         #[test]
         fn no_name_of_a_recording_leads_out_of_its_folder(name in "(\\PC|[./\\\\\0~]){0,200}") {
             let path = expanded("/r/{name}/{call}", &name).expect("a path");

@@ -17,18 +17,18 @@ pub enum RecordingFormat {
     /// WAV with audio of 16 bits, and a channel for each party
     #[default]
     Wav,
-    /// The same, but in the codes of G.711 if the audio has 8000 Hz
+    /// WAV with G.711 codes if the audio has 8000 Hz, else with audio of 16 bits
     WavG711,
     /// Matroska with audio of 16 bits, and a track for each party
     Mka,
-    /// The same, but in the codes of G.711 if the audio has 8000 Hz
+    /// Matroska with G.711 codes if the audio has 8000 Hz, else with audio of 16 bits
     MkaG711,
     /// Packets as they were received from the parties
     Pcap,
 }
 
 impl RecordingFormat {
-    /// All formats. If several have the same extension, the extension selects the first of them.
+    /// All formats. If several formats have the same extension, the extension selects the first of them.
     pub const ALL: [RecordingFormat; 5] = [
         RecordingFormat::Wav,
         RecordingFormat::WavG711,
@@ -37,7 +37,7 @@ impl RecordingFormat {
         RecordingFormat::Pcap,
     ];
 
-    /// Returns the name in the configuration.
+    /// Returns the name of the format in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl RecordingFormat {
         }
     }
 
-    /// Returns the file extension.
+    /// Returns the file extension of the format.
     #[must_use]
     pub fn ending(self) -> &'static str {
         match self {

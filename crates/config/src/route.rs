@@ -1,4 +1,4 @@
-//! Checks whether a stream's packets can reach their destination: checks address families, loops and the machine's addresses.
+//! Checks whether a stream's packets can reach their destination. The checks are about address families, loops and the machine's addresses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use super::checker::{Checker, Route};
 use super::raw::RawStream;
 use super::{Destination, InputSpec, StreamSpec};
 
-/// Refuses routes that work on no machine. `to`: the address of the destination, if it is known.
+/// Refuses routes that work on no machine. `to` is the address of the destination, if it is known.
 pub(super) fn can_reach(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -20,7 +20,7 @@ pub(super) fn can_reach(
         return true;
     };
     let to = SocketAddr::new(ip, *port);
-    // Only the stream's own address is checked here. The search for circles includes fallbacks.
+    // Only the stream's own address is checked here. The search for circles also checks the addresses of fallbacks.
     if to.port() == spec.listen.port() && arrives(checker, to.ip(), spec.listen.ip()) {
         let allowed = format!(
             "an address other than the stream's own address {}, because the packets would circulate endlessly",
@@ -49,7 +49,7 @@ pub(super) fn can_reach(
     true
 }
 
-/// Returns the address to which a stream sends. Names are resolved only if the configuration is checked for a machine. Refuses
+/// Returns the address to which a stream sends. Host names are resolved only if the configuration is checked for a machine. Refuses
 /// destinations that the stream's socket cannot reach.
 pub(super) fn address_to(
     checker: &mut Checker<'_>,
@@ -72,7 +72,7 @@ pub(super) fn address_to(
         Ok(all) if all.is_empty() => {
             format!("the name of a host with an address; {host} has none")
         }
-        // At run time, too, the first address that the socket can reach is used.
+        // At run time, the stream also uses the first address that its socket can reach.
         Ok(all) => match all.into_iter().find(|ip| can_send(listen, *ip)) {
             Some(ip) => return Some(ip),
             None => format!(
@@ -97,7 +97,7 @@ pub(super) fn machine_has(checker: &mut Checker<'_>, raw: &Spanned<String>, list
     }
 }
 
-/// Refuses streams that send to each other in a circle.
+/// Refuses streams whose packets would go round in a circle.
 pub(super) fn runs_in_no_circle(checker: &mut Checker<'_>) {
     let routes = std::mem::take(&mut checker.seen.routes);
     let mut listeners: HashMap<u16, Vec<usize>> = HashMap::new();
@@ -105,7 +105,7 @@ pub(super) fn runs_in_no_circle(checker: &mut Checker<'_>) {
         let port = route.listen.port();
         listeners.entry(port).or_default().push(index);
     }
-    // Each stream sends to at most one other stream. A walk along destinations that returns to itself is a circle.
+    // Each stream sends to at most one other stream. If a walk from stream to stream reaches a stream again, there is a circle.
     let mut walks = vec![0; routes.len()];
     for start in 0..routes.len() {
         let (mut at, mut path) = (Some(start), Vec::new());

@@ -1,4 +1,4 @@
-//! Service addresses: addresses of a node's calls, which another node takes over when the node ends.
+//! Service addresses. They are the addresses of a node's calls, which another node takes over when the node ends.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub struct ServiceAddress {
     pub device: String,
 }
 
-/// Error: the text is not a service address.
+/// Error that says that a text is not a service address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a service address must have a prefix length and a network device, such as 10.0.0.10/24@eth0"
@@ -55,7 +55,7 @@ impl FromStr for ServiceAddress {
     }
 }
 
-/// Maximum length of a device name: the kernel's limit (IFNAMSIZ, which includes a 0 at the end).
+/// Maximum length of a device name. It is the kernel's limit (IFNAMSIZ, which includes a 0 at the end).
 const DEVICE_BYTES_MAX: usize = 15;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Settings of calls of SIP proxies and programs: interfaces, limits, time-outs, and access.
+//! Settings of the calls of SIP proxies and programs: interfaces, limits, time-outs and access.
 //!
-//! The tables of a file and the arguments of `threadbare serve` both become a [`Serving`], and have the same rules.
+//! The tables of a file and the arguments of `threadbare serve` both become a [`Serving`], so the same rules apply to them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,71 +15,72 @@ use super::record::RecordSpec;
 use super::recording_format::RecordingFormat;
 use super::service::ServiceAddress;
 
-/// Settings of the calls.
+/// Settings of calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
-    /// Address for proxies' requests (UDP, the ng protocol).
+    /// UDP address for proxies' requests in the ng protocol.
     pub ng: SocketAddr,
-    /// Address for proxies' requests over TCP; `None`: off.
+    /// TCP address for proxies' requests. `None`: requests over TCP are not accepted.
     pub ng_tcp: Option<SocketAddr>,
-    /// Networks that may send requests; empty: all.
+    /// Networks that may send requests. If the list is empty, all networks may.
     pub allow: Vec<Network>,
-    /// HTTP; `None`: off.
+    /// Settings of HTTP. `None`: there is no HTTP server.
     pub http: Option<HttpSpec>,
-    /// Local addresses of the media, the default interface first. At least one.
+    /// Local addresses of the media. There is at least one, and the first one is the default interface.
     pub interfaces: Vec<InterfaceSpec>,
-    /// Limits for new calls.
+    /// Limits above which new calls are refused.
     pub limits: Limits,
-    /// Time-outs.
+    /// Time-outs of calls.
     pub timeouts: Timeouts,
-    /// Number of media threads; 0: one for each processor.
+    /// Number of media threads. 0: one for each processor.
     pub threads: u32,
-    /// Delay of the jitter buffers, ms. `None`: [`LATENCY_MS_DEFAULT`](Serving::LATENCY_MS_DEFAULT) for transcoded audio, and
-    /// no delay for packets that pass unchanged.
+    /// Delay of the jitter buffers in ms. `None`: [`LATENCY_MS_DEFAULT`](Serving::LATENCY_MS_DEFAULT) for transcoded audio, and no delay
+    /// for packets that are forwarded unchanged.
     pub latency_ms: Option<u32>,
     /// Measure the loudness of each party.
     pub meter: bool,
-    /// Rules for media destinations, in addition to the fixed ones.
+    /// Rules for media destinations. They are added to the fixed rules.
     pub media: MediaRules,
-    /// Devices on which packets bypass the sockets; `None`: all media use sockets.
+    /// Devices on which packets bypass the sockets. `None`: all media use sockets.
     pub xdp: Option<XdpSettings>,
-    /// Folder of recordings; `None`: calls cannot be recorded.
+    /// Folder of recordings. `None`: calls cannot be recorded.
     pub recording_dir: Option<PathBuf>,
-    /// Format of recordings whose name has no known extension.
+    /// Format of recordings whose file name has no known extension.
     pub recording_format: RecordingFormat,
-    /// Settings for recording all calls; `None`: only requested recordings.
+    /// Settings for recording all calls. `None`: only requested recordings are made.
     pub record: Option<RecordSpec>,
-    /// Where calls are saved.
+    /// Place where calls are saved.
     pub state: StateLocation,
-    /// File of CDRs; `None`: ended calls are only logged.
+    /// File of CDRs. `None`: ended calls are only logged.
     pub records: Option<PathBuf>,
-    /// Service addresses of `[cluster]`. Calls use them, and move to other nodes with them. Empty: calls do not move.
+    /// Service addresses of `[cluster]`. Calls use these addresses, and move to other nodes with them. If the list is empty, calls do not
+    /// move.
     pub service_addresses: Vec<ServiceAddress>,
 }
 
-/// Networks to which media may or may not be sent. [`MediaPolicy`](threadbare_rtp::policy::MediaPolicy) has the rules.
+/// Networks to which media may or may not be sent. [`MediaPolicy`](threadbare_rtp::policy::MediaPolicy) applies these rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaRules {
-    /// Networks that get no media.
+    /// Networks to which no media are sent.
     pub deny: Vec<Network>,
-    /// Exceptions from `deny`, and from the rules for loopback and for other media ports.
+    /// Exceptions from `deny`, from the rule for loopback, and from the rule for other media ports.
     pub allow: Vec<Network>,
 }
 
-/// Where data are saved that outlive a restart.
+/// The place where data are saved that outlive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StateLocation {
-    /// In systemd's `StateDirectory=`, if it is set.
+    /// The folder of systemd's `StateDirectory=`. If it is not set, the data are not saved.
     #[default]
     OfSystemd,
-    /// In this file or folder.
+    /// This file or folder.
     At(PathBuf),
-    /// The data are not saved.
+    /// No place. The data are not saved.
     Off,
 }
 
 impl StateLocation {
-    /// Returns the file or folder. `None`: data are not saved. `name`: its name in systemd's folder.
+    /// Returns the file or folder. `name` is its name in systemd's folder. `None`: the data are not saved.
     #[must_use]
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         match self {
@@ -87,7 +88,7 @@ impl StateLocation {
             StateLocation::At(path) => Some(path.clone()),
             StateLocation::OfSystemd => {
                 let folders = std::env::var_os("STATE_DIRECTORY")?;
-                // Systemd may set several folders; use the first one.
+                // Systemd may set several folders, of which the first one is used.
                 let folder = std::env::split_paths(&folders).next()?;
                 Some(folder.join(name))
             }
@@ -98,9 +99,9 @@ impl StateLocation {
 /// Settings of HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpSpec {
-    /// Address to listen on.
+    /// Address at which HTTP requests are accepted.
     pub listen: SocketAddr,
-    /// File with the token that requests must carry. `None`: requests need no token, but their `Host` must be this machine.
+    /// File with the token that requests must contain. `None`: requests need no token, but their `Host` must be this machine.
     pub token_file: Option<PathBuf>,
 }
 
@@ -113,7 +114,7 @@ pub struct InterfaceSpec {
     pub address: IpAddr,
     /// Address that is advertised to parties.
     pub advertised: IpAddr,
-    /// The ports.
+    /// The ports of the media.
     pub ports: PortSpan,
 }
 
@@ -122,29 +123,29 @@ pub struct InterfaceSpec {
 pub struct Limits {
     /// Maximum number of media streams of calls.
     pub max_sessions: u32,
-    /// Maximum lateness of slices, ms. New calls are refused if all media threads are later.
+    /// Maximum lateness of slices in ms. New calls are refused if the slices of all media threads are later.
     pub lateness_ms: u32,
-    /// Maximum load, percent. New calls are refused if all media threads are busier.
+    /// Maximum load in per cent. New calls are refused if all media threads are busier.
     pub cpu_percent: u32,
 }
 
-/// Time-outs in seconds; 0: never (except for the delay).
+/// Time-outs in seconds. 0: there is no time-out. The value 0 of the delay means that there is no delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A call without media.
+    /// Time after which a call without media ends.
     pub media_s: u32,
-    /// A held or muted call without media.
+    /// Time after which a held or muted call without media ends.
     pub silent_s: u32,
-    /// Any call.
+    /// Time after which any call ends.
     pub final_s: u32,
-    /// An offer without an answer.
+    /// Time after which a call ends if its offer has no answer.
     pub offer_s: u32,
     /// Delay between a request to end a call and the end of the call.
     pub delete_delay_s: u32,
 }
 
 impl Serving {
-    /// Default delay of jitter buffers, ms: two packets.
+    /// Default delay of jitter buffers in ms. It is the duration of two packets.
     pub const LATENCY_MS_DEFAULT: u32 = 40;
 }
 
@@ -194,7 +195,7 @@ impl Default for Limits {
     }
 }
 
-/// The defaults are those of rtpengine, except for offers.
+/// The defaults are those of rtpengine, except for the time-out of offers.
 impl Default for Timeouts {
     fn default() -> Self {
         Timeouts {
@@ -224,12 +225,12 @@ pub enum Setting {
     Xdp,
 }
 
-/// A refused setting.
+/// A refused setting with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The setting.
     pub setting: Setting,
-    /// The value, as an operator writes it.
+    /// The value as an operator writes it.
     pub value: String,
     /// The reason.
     pub reason: String,
@@ -301,7 +302,7 @@ impl Serving {
     pub fn refused_by(&self, machine: &dyn Machine) -> Vec<Refusal> {
         let mut refused = Vec::new();
         for (at, one) in self.interfaces.iter().enumerate() {
-            // The machine gets a service address later, when it takes over the service.
+            // The machine gets a service address only later, when it takes over the service.
             if !machine.has_address(one.address) && !self.is_of_service(one.address) {
                 refused.push(Refusal {
                     setting: Setting::Interface(at),
@@ -353,7 +354,7 @@ impl Default for PortSpan {
     }
 }
 
-/// Error: the text is not a range of ports.
+/// Error that says that a text is not a range of ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: expected {PORTS_ALLOWED}")]
 pub struct PortSpanError(String);
@@ -380,9 +381,9 @@ impl fmt::Display for PortSpan {
 /// Description of a valid range of ports, for errors.
 pub(super) const PORTS_ALLOWED: &str =
     "FIRST-LAST, from 1 to 65535, with room for a pair of an even port and the next one";
-/// Name of an interface whose name is not given.
+/// Name of an interface for which no name is given.
 pub const DEFAULT_NAME: &str = "default";
-/// Default port of the ng protocol, as in the examples of Kamailio's module.
+/// Default port of the ng protocol. The examples of Kamailio's module use it.
 const NG_PORT: u16 = 2223;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Checks the SRTP keys of streams and of their fallbacks.
+//! SRTP keys of streams: where they are, and how they are read. The configuration itself never contains a key.
 
 use toml::Spanned;
 
@@ -48,7 +48,7 @@ pub(super) fn check(
     SrtpSpec { input, output }
 }
 
-/// The key of a fallback: its own, or that of the stream's sender.
+/// Returns the key of a fallback. If it has no key of its own, it is that of the stream's sender.
 pub(super) fn of_fallback(
     checker: &mut Checker<'_>,
     raw: &RawFallback,
@@ -62,7 +62,7 @@ pub(super) fn of_fallback(
     own.or_else(|| stream.input.clone())
 }
 
-/// Returns the place of a key.
+/// Returns the place of a key, and checks it.
 fn source(
     checker: &mut Checker<'_>,
     names: [&'static str; 2],
@@ -84,7 +84,7 @@ fn source(
     Some(source)
 }
 
-/// Returns the setting of a key, with its name: that of a file, or else that of a variable.
+/// Returns the setting of a key, with its name. If a file is set, it is the file, else the variable.
 fn setting<'a>(
     [file_name, env_name]: [&'static str; 2],
     [file, env]: [&'a Option<Spanned<String>>; 2],

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use threadbare_rtp::srtp::{Crypto, MasterKey, Suite};
 
-/// The place of an SRTP key.
+/// Where an SRTP key is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A file.
@@ -14,21 +14,21 @@ pub enum KeySource {
     Env(String),
 }
 
-/// The SRTP keys of a stream. `None`: plain RTP.
+/// The SRTP keys of a stream. `None`: packets are plain RTP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SrtpSpec {
-    /// The key of the stream's sender.
+    /// The key of the packets from the stream's sender.
     pub input: Option<KeySource>,
     /// The key of the packets that the stream sends.
     pub output: Option<KeySource>,
 }
 
 impl KeySource {
-    /// Reads the key: `[SUITE] [inline:]BASE64`. The base64 text contains the master key and the salt, as in an `a=crypto` attribute
-    /// of SDP (RFC 4568, section 9.2). Without a suite, it is AES_CM_128_HMAC_SHA1_80.
+    /// Reads the key, which is written as `[SUITE] [inline:]BASE64`. The base64 text contains the master key and the salt, as in an
+    /// `a=crypto` attribute of SDP (RFC 4568, section 9.2). Without a suite, the suite is AES_CM_128_HMAC_SHA1_80.
     ///
     /// # Errors
-    /// The key is absent or malformed. The error contains no part of it.
+    /// Fails if the key is absent or malformed. The error contains no part of the key.
     pub fn read(&self) -> Result<MasterKey, String> {
         let text = match self {
             KeySource::File(path) => {
@@ -102,7 +102,7 @@ pub(super) const OUTPUT: [&str; 2] = ["srtp-out-key-file", "srtp-out-key-env"];
 mod tests {
     use super::*;
 
-    /// RFC 4568, section 9.2, and an `a=crypto` line of its section 6.1.
+    /// The key of an `a=crypto` line in RFC 4568, section 6.1. Its form is that of section 9.2.
     const KEY: &str = "d0RmdmcmVCspeEc3QGZiNWpVLFJhQX1cfHAwJSoj";
 
     #[test]

@@ -1,4 +1,4 @@
-//! Checks `[s3]`: the store for recordings to `s3://…`, and the spool.
+//! Checks `[s3]`, which contains the store for recordings to `s3://…` and the spool.
 
 use toml::Spanned;
 
@@ -22,7 +22,7 @@ pub(super) fn check(checker: &mut Checker<'_>, raw: &Spanned<RawS3>) -> Option<S
     }
     let endpoint = raw.endpoint.as_ref();
     if let Some(url) = endpoint {
-        // Only the URL is checked. Region and bucket are in the recordings' templates.
+        // Only the URL is checked. Region and bucket come from the templates of the recordings.
         let checked = threadbare_s3::Endpoint::new(Some(url.get_ref()), "region", "bucket", true);
         if checked.is_err() {
             let allowed =

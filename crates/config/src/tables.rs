@@ -217,7 +217,7 @@ fn recording_format(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) ->
     })
 }
 
-/// Checks where data are saved. `what`: a file or a folder.
+/// Checks the place where data are saved. `what` is the word "file" or "folder".
 pub(super) fn kept(
     checker: &mut Checker<'_>,
     raw: Option<&Spanned<toml::Value>>,
@@ -249,7 +249,7 @@ fn timeouts(checker: &mut Checker<'_>, raw: &RawTimeouts) -> Timeouts {
     }
 }
 
-/// Checks an interface. It has one address, or one of each family.
+/// Checks an interface. It has one address, or an IPv4 address and an IPv6 address.
 fn interface(
     checker: &mut Checker<'_>,
     name: &str,
@@ -319,7 +319,7 @@ fn interface(
     of_one_family(checker, raw);
 }
 
-/// Checks that an advertised address has the family of its local address.
+/// Checks that each advertised address has the family of its local address.
 fn of_one_family(checker: &mut Checker<'_>, raw: &RawInterface) {
     let is_v6 = |key: &Option<Spanned<String>>| {
         let ip = key.as_ref()?.get_ref().parse::<IpAddr>().ok()?;
@@ -362,5 +362,5 @@ const THREADS: RangeInclusive<i64> = 0..=1024;
 const XDP_MODES: &str = "\"auto\", \"generic\", \"native\"";
 const XDP_FRAMES: RangeInclusive<i64> = 64..=65_536;
 const LATENCY_MS: RangeInclusive<i64> = 0..=10_000;
-/// Allowed time-outs: up to about a month.
+/// Allowed time-outs. The maximum is about a month.
 const SECONDS: RangeInclusive<i64> = 0..=2_678_400;

@@ -64,7 +64,7 @@ fn all_problems_are_found_at_once() {
     assert_eq!(error.problems.len(), 3);
 }
 
-/// A file with mistakes of all kinds gets a message about each of them.
+/// If a file has mistakes of all kinds, there is a message about each of them.
 #[test]
 fn an_unknown_key_does_not_hide_other_mistakes() {
     let text = "[contexts]\nwiat = 20\nwait = \"soon\"\n[restrat]\n\
@@ -73,7 +73,7 @@ fn an_unknown_key_does_not_hide_other_mistakes() {
     let error = Config::from_toml("gateway.toml", text).expect_err("many mistakes");
     let mut messages: Vec<_> = error.problems.iter().map(|p| p.message.as_str()).collect();
     messages.sort_unstable();
-    // A message about `loudness-target` is absent, because it would be right with the misspelt `codec-out`.
+    // There is no message about `loudness-target`, because the setting would be right if `codec-out` were spelt correctly.
     let expected = [
         "`codec-uot` is not a key of [[stream]]",
         "`destination` cannot be \"nowhere\"",
@@ -130,8 +130,8 @@ fn the_shortest_configuration_has_the_documented_defaults() {
     assert_eq!(stream.destination.to_string(), "127.0.0.1:6004");
 }
 
-/// The defaults are those of `threadbare serve` without arguments. If a table is present, absent ones still have their
-/// defaults.
+/// If a file has one of the tables of calls, absent tables have their defaults. The defaults are those of `threadbare serve` without
+/// arguments.
 #[test]
 fn one_table_is_enough_for_calls() {
     let serving = |text: &str| {
@@ -154,7 +154,7 @@ fn one_table_is_enough_for_calls() {
             one.name, one.address, one.advertised, one.ports
         )
     };
-    // Interfaces have the order of the file, because the first one is the default.
+    // Interfaces have the order of the file, because the first interface is the default.
     assert_eq!(told(0), "outside/10.0.0.1!203.0.113.7:20000-20100");
     assert_eq!(told(1), "inside/10.1.0.1!10.1.0.1:30000-40000");
     assert_eq!(told(2), "inside/2001:db8::1!2001:db8::1:30000-40000");
@@ -416,7 +416,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         record = { to = \"/r/{name}/{time}-x.mka\", tracks = \"mixed\", rotate = \"1h 5MB\", on = \"loss\", before = 9 }
         listen = \"239.0.0.1:5002\"
     ";
-    // Its `pipeline` needs GStreamer.
+    // The `pipeline` in EXAMPLE needs GStreamer.
     let example = if threadbare_process::HAS_GSTREAMER {
         EXAMPLE
     } else {
@@ -437,7 +437,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
     }
 }
 
-/// Any node can read the declaration of a stream in etcd.
+/// The declaration of a stream in etcd must be readable for any node.
 #[test]
 fn a_stream_that_another_node_declared_is_parsed() {
     for text in [EXAMPLE, GOOD_STREAM]
@@ -467,7 +467,7 @@ fn a_stream_that_another_node_declared_is_parsed() {
 }
 
 proptest::proptest! {
-    /// If a file is cut, pasted and misspelt, it is either accepted or refused with a message.
+    /// If parts of a file are cut, pasted and misspelt, the file is either accepted or refused with a message.
     #[test]
     fn any_refused_text_has_a_message(
         cut in 0..EXAMPLE.len(),
@@ -572,7 +572,7 @@ fn the_check_looks_up_the_machines_addresses_and_host_names() {
             }
             (result, _) => panic!("{listen} {destination}: {result:?}"),
         }
-        // The configuration may run on another machine than this one.
+        // Without a machine, names are not resolved, because the configuration may run on another machine than this one.
         if says.is_some_and(|says| says.contains("no such host")) {
             assert!(Config::from_toml("test", &text).is_ok());
         }
@@ -592,7 +592,7 @@ fn another_address_family_is_refused_if_packets_are_unchanged() {
     }
 }
 
-/// A stream may feed another one, but packets must not loop.
+/// A stream may send to another stream, but packets must not go round in a circle.
 #[test]
 fn a_circle_of_streams_is_refused() {
     let stream = |name: &str, listen: &str, destination: &str| {

@@ -1,5 +1,5 @@
-//! The fuzz targets' bodies. They are here so that the corpora in `fuzz/corpus` replay under `cargo test`
-//! (`tests/it/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//! The bodies of the fuzz targets. They are part of the crate so that `cargo test` can replay the corpora in `fuzz/corpus`
+//! (`tests/it/corpus.rs`) without the nightly compiler that a fuzzer needs.
 //!
 //! Each function panics if an invariant does not hold.
 

@@ -1,7 +1,7 @@
 //! Control of live calls. It never reads a clock, draws a random number or touches a socket.
 //!
-//! The crate is for programs between a SIP proxy and media. Such a program passes in requests and the time, and carries out the
-//! resulting actions. A media relay that puts its own address into an offer:
+//! The crate is for programs that connect a SIP proxy with a media relay. Such a program passes in requests and the time, and carries out
+//! the resulting actions. This example is a media relay that puts its own address into an offer:
 //!
 //! ```
 //! use threadbare_control::ng::{Command, Dictionary, Request};
@@ -17,7 +17,7 @@
 //! let request = Request::new(keys)?;
 //! assert_eq!(request.command(), Command::Offer);
 //!
-//! // The description for the other party: all unedited bytes stay.
+//! // The description for the other party. All bytes that are not edited stay.
 //! let mut sdp = Sdp::parse(offer.as_bytes())?;
 //! let codecs = sdp.media[0].codecs();
 //! assert_eq!(codecs[1].name, "PCMA");
@@ -28,13 +28,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Next: [`calls`] does all that for whole calls, and has an example with ports.
+//! The module [`calls`] does all this for whole calls. Its documentation has an example with ports.
 //!
 //! - [`calls`]: the registry of live calls, between the protocol and the media plane.
-//! - [`codec`]: the codecs offered to each side, and the transcoding.
+//! - [`codec`]: which codecs each side is offered, and what is transcoded.
 //! - [`ng`]: the control protocol of SIP proxies.
 //! - [`saved`]: the encoding of saved states.
-//! - [`sdp`]: session descriptions; edits leave all other bytes unchanged.
+//! - [`sdp`]: session descriptions. Edits leave all other bytes unchanged.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

@@ -1,7 +1,7 @@
-//! Serialisation of values whose types belong to another crate, or hold keys. Such types have no serialisation themselves, so
-//! that no log and no reply shows them by accident.
+//! Serialisation of values whose types belong to another crate, or contain keys. These types implement no serialisation themselves, so that
+//! no log and no reply can reveal them by accident.
 //!
-//! Use on a field: `#[serde(with = "crate::mirror")]`.
+//! To use it on a field, write `#[serde(with = "crate::mirror")]`.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use threadbare_rtp_types::srtp::{Crypto, MasterKey, Suite};
 
 use crate::saved::{ByteString, SavedKey};
 
-/// A type with a form for the saved state.
+/// A type that is converted to another one for the saved state.
 pub(crate) trait Mirror: Sized {
     type Saved: Serialize + DeserializeOwned;
 
     fn save(&self) -> Self::Saved;
 
-    /// Reads the saved form. `Err`: the reason why it is invalid.
+    /// Converts the saved form back. `Err` contains the reason why it is invalid.
     fn load(saved: Self::Saved) -> Result<Self, &'static str>;
 }
 
@@ -118,7 +118,7 @@ impl Mirror for Box<[u8]> {
     }
 }
 
-/// The names of sides, for `#[serde(with = "crate::mirror::SideName")]`.
+/// The saved names of sides, for `#[serde(with = "crate::mirror::SideName")]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Side")]
 pub(crate) enum SideName {
@@ -153,7 +153,8 @@ impl Mirror for Suite {
     }
 }
 
-/// A word of a table: a kind of media, or the name of a suite. The alias keeps serde from borrowing it.
+/// A word from a table, such as a kind of media or the name of a suite. Serde would borrow a field of type `&'static str`; the alias
+/// prevents that.
 pub(crate) type Word = &'static str;
 
 impl Mirror for Word {
@@ -211,7 +212,7 @@ impl Mirror for Crypto {
     }
 }
 
-/// The names of the rules for learning, for `#[serde(with = "crate::mirror::LearnRule")]`.
+/// The saved names of the rules for learning, for `#[serde(with = "crate::mirror::LearnRule")]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Learn")]
 pub(crate) enum LearnRule {
@@ -329,7 +330,7 @@ mod tests {
         positional: None,
     };
 
-    /// By definition, a value that was saved and loaded is equal.
+    /// Checks that a value is equal after it has been saved and loaded.
     fn stays<T: Mirror + PartialEq + std::fmt::Debug>(value: &T) {
         let loaded = T::load(FORMAT.read(&FORMAT.write(&value.save())).unwrap());
         assert_eq!(loaded.as_ref(), Ok(value));

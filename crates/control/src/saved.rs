@@ -1,10 +1,10 @@
-//! Encoding of saved states of calls and streams: a version byte, then CBOR (RFC 8949) with field names.
+//! Encoding of the saved states of calls and streams: a version byte, then CBOR (RFC 8949) with field names.
 //!
-//! Later releases read the states of earlier ones, and nodes of a cluster read states of other releases. Therefore:
+//! Later releases read the states of earlier ones, and nodes of a cluster read the states of nodes with other releases. Therefore:
 //!
-//! - Readers ignore unknown fields. Names of fields and variants stay.
-//! - A new field has `#[serde(default)]`, because older writers lack it. A plain `Option` has that default without it.
-//! - The version counts only incompatible changes, for example a field without which a state is unsafe to use.
+//! - Readers ignore unknown fields, and the names of fields and variants never change.
+//! - A new field needs `#[serde(default)]`, because older writers lack it. A plain `Option` has this default anyway.
+//! - The version changes only with an incompatible change, for example if a state without a new field would be unsafe to use.
 
 use std::fmt;
 
@@ -16,27 +16,27 @@ use zeroize::Zeroizing;
 /// The versions of a format.
 #[derive(Debug, Clone, Copy)]
 pub struct Format {
-    /// The version with field names.
+    /// The version of states with field names.
     pub version: u8,
-    /// The version without field names, if the format has one. Its fields come in the order of the types, so each new field needs
-    /// another version.
+    /// The version of states without field names, if the format has one. Such a state contains the fields in the order of the types, so
+    /// each new field needs a new version.
     pub positional: Option<u8>,
 }
 
-/// The reader of a state.
+/// The program that will read a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// This release or a later one. The state has field names.
     Later,
-    /// A node that takes over now, while the parties hear nothing. The state has no field names, so it is read several times
-    /// faster, but only by nodes of the same version.
+    /// A node that takes over at once, while the parties hear nothing. The state has no field names. It is read several times faster, but
+    /// only by nodes of the same version.
     Node,
 }
 
 /// The reason why bytes are not a saved state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// A program with an incompatible format saved it.
+    /// The state was saved by a program with an incompatible format.
     #[error("the state was saved in format version {found}, but this program reads version {read}")]
     Version {
         /// The version of the bytes.
@@ -53,7 +53,7 @@ impl Format {
     /// Encodes a state for this reader.
     pub fn write_for<T: Serialize>(self, reader: Reader, state: &T) -> Vec<u8> {
         match (reader, self.positional) {
-            // Writing to memory cannot fail: all lengths are known.
+            // Writing to memory cannot fail here, because all lengths are known.
             (Reader::Node, Some(version)) => {
                 postcard::to_allocvec(&(version, state)).unwrap_or_default()
             }
@@ -64,16 +64,17 @@ impl Format {
     /// Encodes a state with field names.
     pub fn write<T: Serialize>(self, state: &T) -> Vec<u8> {
         let mut bytes = vec![self.version];
-        // Writing to memory cannot fail, and no state has a value that CBOR lacks.
+        // Writing to memory cannot fail, and CBOR can express all values of a state.
         let written = ciborium::into_writer(state, &mut bytes);
         debug_assert!(written.is_ok(), "{written:?}");
         bytes
     }
 
-    /// Decodes untrusted bytes. Nesting is limited, and a list gets at most 1 MiB in advance, whatever its announced length is.
+    /// Decodes bytes, which may come from an untrusted source. Nesting is limited. At most 1 MiB is reserved for a list before its values
+    /// are read, whatever length it claims.
     ///
     /// # Errors
-    /// See [`FormatError`].
+    /// Fails as [`FormatError`] lists.
     pub fn read<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, FormatError> {
         let (&found, bytes) = bytes
             .split_first()
@@ -94,17 +95,17 @@ impl Format {
     }
 }
 
-/// The decoder copies texts and byte strings through a buffer of this size. Names of fields must fit in it.
+/// The decoder copies texts and byte strings through a buffer of this size. The names of fields must fit in the buffer.
 const BUFFER_BYTES: usize = 1024;
 
-/// Reads CBOR of at most 256 levels: that limit is the decoder's.
+/// Reads CBOR that is nested at most 256 levels deep, which is the decoder's own limit.
 fn read_named<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<(T, &[u8]), FormatError> {
     use ciborium::de::Error;
-    // Keys pass through the buffer.
+    // Encryption keys pass through the buffer, so it is overwritten at the end.
     let mut buffer = Zeroizing::new([0; BUFFER_BYTES]);
     match ciborium::de::from_reader_with_buffer(&mut bytes, &mut *buffer) {
         Ok(state) => Ok((state, bytes)),
-        // The reason may quote the bytes, and goes to the log.
+        // The reason may quote the bytes and goes to the log, so it is escaped.
         Err(Error::Semantic(_, reason)) => Err(damaged(reason.escape_debug())),
         Err(Error::Syntax(at)) => Err(damaged(format!("byte {at} is not valid CBOR"))),
         Err(Error::Io(_)) => Err(damaged("it ends too early")),
@@ -120,7 +121,7 @@ fn damaged(reason: impl ToString) -> FormatError {
     FormatError::Damaged(reason.to_string())
 }
 
-/// Bytes that are saved as a byte string instead of a list of numbers. They are overwritten when dropped, because many are keys.
+/// Bytes that are saved as a byte string instead of a list of numbers. They are overwritten when dropped, because many of them are keys.
 pub(crate) struct ByteString(pub(crate) Zeroizing<Vec<u8>>);
 
 impl From<Vec<u8>> for ByteString {
@@ -159,7 +160,7 @@ impl Visitor<'_> for ByteVisitor {
     }
 }
 
-/// The saved form of a [`MasterKey`]. It is a separate type, so that keys themselves have no serialisation.
+/// The saved form of a [`MasterKey`]. It is a separate type, so that keys themselves cannot be serialised.
 #[derive(Serialize, Deserialize)]
 #[expect(missing_debug_implementations, reason = "it contains a key")]
 pub struct SavedKey {

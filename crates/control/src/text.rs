@@ -1,9 +1,9 @@
-//! Quotes input in messages for people.
+//! Quotes input in error texts.
 
-/// Characters of a quoted input: messages must not grow with the input.
+/// Maximum number of characters that are quoted, so that error texts do not grow with the input.
 pub(crate) const SHOWN_CHARS_MAX: usize = 40;
 
-/// Quotes input in a message. Control characters and invalid UTF-8 are escaped.
+/// Quotes input for an error text. Control characters and invalid UTF-8 are escaped.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     // A character has at most 4 bytes.
     let head = &bytes[..bytes.len().min(4 * (SHOWN_CHARS_MAX + 1))];

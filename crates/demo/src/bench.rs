@@ -1,7 +1,7 @@
 //! `threadbare bench receive`: compares the cost of receiving with two source elements.
 //!
-//! In each case, one process runs only the receivers, so that its CPU time is theirs. Another process runs the sender. There is
-//! a pipeline for each stream, with the source and a `fakesink`. The `fakesink` counts the packets.
+//! For each case, one process runs only the receivers, so that its CPU time is that of the receivers. Another process runs the sender. Each
+//! stream has a pipeline with the source and a `fakesink`, which counts the packets.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use threadbare_process::subprocess::{self, Subprocess};
 use threadbare_process::usage::{self, Usage};
 use threadbare_streams::init_gstreamer;
 
-/// The measurements.
+/// The commands of `threadbare bench`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
     /// Measure the CPU cost of receiving RTP, with ts-udpsrc and with GStreamer's own udpsrc
     Receive(ReceiveArgs),
 }
 
-/// The cost of receiving.
+/// Arguments of the measurement of receiving.
 #[derive(Debug, clap::Args)]
 pub struct ReceiveArgs {
     /// Number of streams; may be repeated [default: 1000, 2000, 3000]
@@ -46,7 +46,7 @@ pub struct ReceiveArgs {
     pub json: bool,
 }
 
-/// The receivers of one case.
+/// Arguments of the process with the receivers of one case.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReceiverArgs {
     #[arg(long)]
@@ -61,7 +61,7 @@ pub struct ReceiverArgs {
     contexts: u32,
 }
 
-/// The sender of one case.
+/// Arguments of the process with the sender of one case.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SenderArgs {
     #[arg(long)]
@@ -77,21 +77,21 @@ pub struct SenderArgs {
 pub struct Row {
     /// Factory name of the source.
     pub element: String,
-    /// Number of streams at once.
+    /// Number of streams that run at the same time.
     pub streams: u16,
-    /// Threads of the receivers' process.
+    /// Number of threads of the receivers' process.
     pub threads: usize,
-    /// Number of contexts; 0 if the element uses none.
+    /// Number of contexts. It is 0 if the element uses no contexts.
     pub contexts: u32,
-    /// Length of a slice in milliseconds; 0 if the element uses no contexts.
+    /// Length of a slice in milliseconds. It is 0 if the element uses no contexts.
     pub wait: u32,
-    /// User and system time of the receivers' process; 100 is one core.
+    /// User and system time of the receivers' process, where 100 is one core.
     pub cpu_percent: f64,
     /// CPU time per received packet, in microseconds.
     pub us_per_packet: f64,
     /// Context switches of the receivers' process, voluntary and involuntary.
     pub context_switches_per_second: f64,
-    /// Packets that were sent but not received.
+    /// Number of packets that were sent but not received.
     pub lost: u64,
     /// Resident memory per stream.
     pub rss_kib_per_stream: f64,
@@ -260,7 +260,7 @@ impl Row {
 const HEADING: &str = "element      streams  threads  contexts  wait   CPU %  µs/packet  switches/s     lost  KiB/stream  setup s";
 
 impl ReceiverArgs {
-    /// Receives until stopped.
+    /// Receives until the sender has finished.
     pub fn execute(&self) -> ExitCode {
         let told = self.receive().map_err(|error| FromReceiver::Failed {
             reason: format!("{error:#}"),
@@ -372,7 +372,7 @@ fn wait_for_tail(receivers: &[Receiver], packets_sent: u64) -> u64 {
     }
 }
 
-/// Returns the number of packets that a sink has counted.
+/// Returns the number of packets that a sink has counted so far.
 fn rendered(sink: &gst::Element) -> u64 {
     sink.property::<gst::Structure>("stats")
         .get("rendered")
@@ -380,7 +380,7 @@ fn rendered(sink: &gst::Element) -> u64 {
 }
 
 impl SenderArgs {
-    /// Sends, and returns the number of packets.
+    /// Sends all packets, and reports their number.
     pub fn execute(&self) -> ExitCode {
         let (message, code) = match self.send() {
             Ok(packets) => (FromSender::Sent { packets }, ExitCode::SUCCESS),
@@ -413,5 +413,5 @@ impl SenderArgs {
 
 /// Maximum wait for the last packet after it was sent.
 const TAIL_MAX: Duration = Duration::from_secs(2);
-/// Interval of polls. They are rare, because each reads thousands of sinks, in the receivers' CPU time.
+/// Interval of polls. They are rare, because each poll reads the counts of thousands of sinks, and so it adds to the receivers' CPU time.
 const TAIL_POLL: Duration = Duration::from_millis(50);

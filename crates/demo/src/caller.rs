@@ -1,4 +1,4 @@
-//! Sends RTP for many streams on schedule, from few sockets.
+//! Sends RTP for many streams on schedule. A few sockets send all streams.
 
 use std::io::{Error, IoSlice};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -10,8 +10,8 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, Socket
 
 use super::tone::{PACKET_SAMPLES, Payload};
 
-/// The send times of the streams. Each stream sends every 20 ms, and the streams are spread evenly over the 20 ms. Time is a
-/// parameter, so that tests and real runs behave the same.
+/// The send times of the streams. Each stream sends every 20 ms, and the streams are spread evenly over the 20 ms. The present time is a
+/// parameter, so that a test can choose it.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     streams: usize,
@@ -19,19 +19,19 @@ pub struct Schedule {
     tick: u64,
 }
 
-/// Streams that send their next packet now.
+/// Streams that must send their next packet now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
     /// Milliseconds since the start.
     pub tick: u64,
     /// The number of the packet, which is the same for each of these streams.
     pub packet: u32,
-    /// The streams.
+    /// Numbers of the streams.
     pub streams: std::ops::Range<usize>,
 }
 
 impl Schedule {
-    /// Creates a schedule for a number of streams and seconds.
+    /// Creates a schedule for this number of streams, which send for this number of seconds.
     pub fn new(streams: usize, seconds: u32) -> Schedule {
         Schedule {
             streams,
@@ -56,26 +56,26 @@ impl Schedule {
         })
     }
 
-    /// Whether all packets are due.
+    /// Whether all packets have become due.
     pub fn is_over(&self) -> bool {
         self.tick >= self.ticks_end
     }
 
-    /// Returns when to call [`Schedule::poll`] again, counted from the start.
+    /// Returns the time at which to call [`Schedule::poll`] again, counted from the start.
     pub fn next_timeout(&self) -> Duration {
         Duration::from_millis(self.tick)
     }
 }
 
-/// Sends packets of many streams, in batches with one system call each.
+/// Sends packets of many streams in batches. One system call sends a batch.
 #[derive(Debug)]
 pub struct Caller {
-    /// The sockets; each serves a number of consecutive streams.
+    /// The sockets. Each of them serves a number of consecutive streams.
     sockets: Vec<UdpSocket>,
     streams_per_socket: usize,
     payload_type: fn(usize) -> u8,
     targets: Vec<SocketAddrAny>,
-    /// Space for one batch.
+    /// Memory for the packets of one batch.
     packets: Vec<Packet>,
     batch_targets: Vec<SocketAddrAny>,
 }
@@ -84,8 +84,7 @@ pub struct Caller {
 type Packet = [u8; HEADER_BYTES + PACKET_SAMPLES];
 
 impl Caller {
-    /// Creates a caller that sends all streams from one socket, in PCMU. Stream n goes to 127.0.0.1, port `first_port` + n *
-    /// `step`.
+    /// Creates a caller that sends all streams from one socket, in PCMU. Stream n goes to 127.0.0.1, port `first_port` + n * `step`.
     pub fn new(streams: usize, first_port: u16, step: u16) -> Result<Caller, Error> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let sockets = vec![socket];
@@ -99,8 +98,8 @@ impl Caller {
         ))
     }
 
-    /// Creates a caller that sends from these sockets. Each socket serves a number of consecutive streams. Each stream has its
-    /// payload type.
+    /// Creates a caller that sends from these sockets. Each socket serves a number of consecutive streams. Each stream has its own payload
+    /// type.
     pub(super) fn from_sockets(
         sockets: Vec<UdpSocket>,
         streams_per_socket: usize,
@@ -135,7 +134,7 @@ impl Caller {
         self.send_each(packets, |stream, _| payload(stream))
     }
 
-    /// Sends packets, which are given by stream and number. `payload` returns the contents of a packet.
+    /// Sends packets. Each is given by its stream and its number. `payload` returns the contents of a packet.
     pub fn send_each(
         &mut self,
         packets: impl IntoIterator<Item = (usize, u32)>,
@@ -165,10 +164,10 @@ impl Caller {
         Ok(())
     }
 
-    /// Sends another kind of packet from the socket of a stream.
+    /// Sends a packet that is not RTP, such as RTCP, from the socket of a stream.
     pub(super) fn send_other(&self, stream: usize, bytes: &[u8], port: u16) {
-        // Ignore errors: the call may return the ICMP answer to an earlier packet, and a lost packet is made up for by the
-        // next.
+        // Errors are ignored. The call may return the ICMP answer to an earlier packet. A packet that is not sent does no harm, because the
+        // next one follows soon.
         let socket = &self.sockets[stream / self.streams_per_socket];
         let _ = socket.send_to(bytes, (Ipv4Addr::LOCALHOST, port));
     }
@@ -204,19 +203,19 @@ fn send_batch(
     Ok(())
 }
 
-/// Returns a sequence number. Numbers start just below their maximum, so that they wrap even in a short run.
+/// Returns the sequence number of a packet. Sequence numbers start just below their maximum, so that they wrap around even in a short run.
 pub(super) fn sequence_number(stream: usize, number: u32) -> u16 {
     let first = u16::MAX - (stream % 32) as u16;
     first.wrapping_add(number as u16)
 }
 
-/// Returns a timestamp. Timestamps also start just below their maximum.
+/// Returns the timestamp of a packet. Timestamps also start just below their maximum.
 pub(super) fn timestamp(number: u32) -> u32 {
     let first = u32::MAX - 1000;
     first.wrapping_add(number.wrapping_mul(PACKET_SAMPLES as u32))
 }
 
-/// Returns the SSRC of a caller.
+/// Returns the SSRC with which a stream is sent.
 pub(super) fn ssrc(stream: usize) -> u32 {
     CALLER_SSRC.wrapping_add(stream as u32)
 }
@@ -246,9 +245,9 @@ const SLOTS: u64 = 20;
 const HEADER_BYTES: usize = 12;
 /// Static payload type of PCMU (RFC 3551).
 pub(super) const PCMU: u8 = 0;
-/// SSRC of the first caller. Any number would do.
+/// SSRC of the first stream. The value has no meaning.
 const CALLER_SSRC: u32 = 0x0ca1_0000;
-/// Maximum number of packets per system call. They have the same send time.
+/// Maximum number of packets per system call. The packets of a batch have the same send time.
 const BATCH_PACKETS: usize = 64;
 
 #[cfg(test)]

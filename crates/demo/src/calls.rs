@@ -27,7 +27,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Starts contexts and calls. `party_ports`: the ports of the parties' sockets.
+    /// Starts contexts and calls. `party_ports` are the ports of the parties' sockets.
     pub(super) fn start(
         args: &DemoArgs,
         ports: Ports,
@@ -57,7 +57,7 @@ impl Calls {
             let label = format!("call-{}", first / 2);
             handles.push(engine.create(label, legs, call).into_diagnostic()?);
         }
-        // The first slice of the last call on a context comes after those of the context's other calls.
+        // If the last call on a context has had its first slice, the other calls on this context have had theirs too.
         for handle in handles.iter().rev().take(engines.len()) {
             handle.stats().wait().into_diagnostic()?;
         }
@@ -67,7 +67,7 @@ impl Calls {
         })
     }
 
-    /// Returns the number of RTCP packets of the parties that the gateway could not read.
+    /// Returns the number of RTCP packets of the parties that the gateway could not parse.
     pub(super) fn rtcp_errors(&self) -> u64 {
         let of_call = |call: &CallHandle<AudioSession>| {
             let stats = call.with(|call, _| call.session().stats()).wait();
@@ -83,7 +83,7 @@ impl Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         for handle in &self.handles {
-            // This fails if the call is gone; then it needs no end.
+            // This fails if the call no longer exists. In that case it needs no BYE.
             let _ = handle.command(|call, now_ns| call.session_mut().leave(now_ns, ""));
         }
         for handle in self.handles.drain(..) {

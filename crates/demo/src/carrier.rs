@@ -80,7 +80,7 @@ impl Carrier {
         )
     }
 
-    /// Waits for this time. Returns whether the user wants to stop.
+    /// Waits for this time. Returns `true` if the user wants to stop.
     pub(super) fn wait(&mut self, time: Duration) -> bool {
         match self {
             #[cfg(feature = "gstreamer")]
@@ -99,7 +99,7 @@ impl Carrier {
         }
     }
 
-    /// Returns the number of RTCP packets of the parties that the gateway could not read.
+    /// Returns the number of RTCP packets of the parties that the gateway could not parse.
     pub(super) fn rtcp_errors(&self) -> u64 {
         match self {
             #[cfg(feature = "gstreamer")]

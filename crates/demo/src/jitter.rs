@@ -1,8 +1,8 @@
-//! Bounds for the interarrival jitter in the gateway's reports (RFC 3550, A.8), as narrow as the parties can know them.
+//! Bounds for the interarrival jitter in the gateway's reports (RFC 3550, A.8). They are as narrow as the parties can compute them.
 //!
-//! On loopback, the kernel stamps a packet within the send call. So the arrival time lies between two clock readings, and the
-//! jitter between two bounds. The jitter grows with each difference of arrival times, so the smallest possible differences give
-//! the lower bound.
+//! On loopback, the kernel stamps a packet during the send call. So the arrival time lies between the clock readings before and after the
+//! call, and the jitter lies between two bounds. The jitter grows with each difference of arrival times, so the smallest possible
+//! differences give the lower bound.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use super::tone::PACKET_SAMPLES;
 /// The bounds for one stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Jitter {
-    /// The last packet: earliest and latest arrival, and its time by the timestamp.
+    /// The last packet: its earliest and its latest possible arrival time, and the time that its timestamp states.
     last: Option<(i64, i64, i64)>,
     packets: u32,
     least_ns: f64,
@@ -19,7 +19,7 @@ pub(super) struct Jitter {
 }
 
 impl Jitter {
-    /// Adds the next packet, in the order of sending. It was sent between these two times.
+    /// Adds the next packet, in the order of sending. It was sent between the two times.
     pub(super) fn add(&mut self, packet: u32, before_ns: u64, after_ns: u64) {
         let due_ns = i64::from(packet) * PACKET_NS;
         let (before_ns, after_ns) = (before_ns as i64, after_ns as i64);
@@ -31,7 +31,8 @@ impl Jitter {
         let apart_ns = due_ns - last_due_ns;
         let least_ns = before_ns - last_after_ns - apart_ns;
         let most_ns = after_ns - last_before_ns - apart_ns;
-        // A receiver that validates the source with the second packet (A.1) may begin with either packet.
+        // A receiver that accepts a source only with its second packet (RFC 3550, A.1) may compute the jitter from the first or from the
+        // second packet on.
         let least_ns = if least_ns <= 0 && most_ns >= 0 || self.packets <= 2 {
             0
         } else {
@@ -44,7 +45,7 @@ impl Jitter {
         self.most_ns += (most_ns as f64 - self.most_ns) / 16.0;
     }
 
-    /// Returns the allowed jitter in a report after this packet, in units of the timestamp.
+    /// Returns the jitter that a report after this packet may contain, in units of the timestamp.
     pub(super) fn units(&self) -> RangeInclusive<f64> {
         let units = |ns: f64| ns * RATE_HZ / 1e9;
         units(self.least_ns) - SLACK_UNITS..=units(self.most_ns) + SLACK_UNITS
@@ -53,9 +54,9 @@ impl Jitter {
 
 const RATE_HZ: f64 = 8000.0;
 const PACKET_NS: i64 = PACKET_SAMPLES as i64 * 1_000_000_000 / RATE_HZ as i64;
-/// Extra tolerance: 2 ms, and a unit for rounding. Once a slice, the gateway maps the kernel's time to its own clock, with two
-/// clock readings. If the thread loses the processor between them, for example for 16 ms, the time of one packet is shifted.
-/// This changes two differences by 16 ms, and each adds a sixteenth of that to the jitter.
+/// Extra tolerance: 2 ms, and a unit for rounding. In each slice, the gateway maps the kernel's time to its own clock, with two clock
+/// readings. If the thread loses the processor between the readings, for example for 16 ms, the time of one packet is wrong by 16 ms. This
+/// changes two differences of arrival times by 16 ms each, and a sixteenth of each change is added to the jitter.
 const SLACK_UNITS: f64 = 17.0;
 
 #[cfg(test)]
@@ -90,8 +91,8 @@ mod tests {
         assert!(expected > 100.0, "{expected}");
         let units = jitter.units();
         assert!(units.contains(&expected), "{expected}: {units:?}");
-        // The bounds are not much wider than necessary. The clock readings of a packet are half a millisecond apart, which is 4
-        // units. A difference of two arrivals has twice this uncertainty.
+        // The bounds are not much wider than necessary. The two clock readings of a packet are half a millisecond apart, which is 4 units.
+        // A difference between two arrivals has twice this uncertainty.
         assert!(
             units.end() - units.start() < 8.0 + 2.0 * SLACK_UNITS + 1.0,
             "{units:?}"

@@ -1,8 +1,8 @@
-//! Accounts for every packet: checks its stream, number, order, payload and delay.
+//! Accounts for every packet. Checks its stream, number, order, payload and delay.
 //!
-//! The gateway sets the numbers and timestamps of its packets itself. A packet is recognised by its payload (see
-//! [`super::tone`]). This shows which packet of the caller belongs to a number of the gateway. If the caller's packet was lost
-//! or overtaken, the gateway sends a concealed payload; then only the number identifies the packet. This module has no clock
+//! The gateway sets the numbers and timestamps of its packets itself. So this module recognises a packet by its payload (see
+//! [`super::tone`]), and learns which packet of the caller belongs to a number of the gateway. If the caller's packet was lost or
+//! overtaken, the gateway sends a concealed payload instead. In that case only the number identifies the packet. This module has no clock
 //! and no socket.
 
 use std::ops::RangeInclusive;
@@ -15,13 +15,13 @@ use super::tone::{DISTINCT_PACKETS, PACKET_SAMPLES, Tones};
 /// Counts of all packets so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Packets sent by the parties, including those that the network has lost before the gateway.
+    /// Packets sent by the parties, including those that the network lost before they reached the gateway.
     pub packets_sent: u64,
-    /// Packets received back; each is counted once.
+    /// Packets that came back. Each of them is counted once.
     pub packets_received: u64,
-    /// Packets that a later one of the same stream has overtaken, and that were not received since.
+    /// Packets that a later packet of the same stream has overtaken, and that have not arrived since.
     pub passed_over: u64,
-    /// Packets received after a later one of the same stream.
+    /// Packets that arrived after a later packet of the same stream.
     pub reordered: u64,
     /// Packets received with a wrong payload.
     pub payload_errors: u64,
@@ -29,17 +29,17 @@ pub struct Counters {
     pub header_errors: u64,
     /// Packets received more than once, or that were never sent.
     pub unexpected: u64,
-    /// Packets that the network between parties and gateway has lost on purpose.
+    /// Packets that the simulated network between parties and gateway has lost.
     pub network_lost: u64,
-    /// Packets received with a payload that the gateway has concealed.
+    /// Packets received with a payload that the gateway made to conceal a loss.
     pub concealed: u64,
-    /// Number of concealed packets that reached the gateway after a later packet, and too late.
+    /// Packets that the gateway concealed because they reached it too late.
     pub too_late: u64,
-    /// Median of the milliseconds from the send call to the arrival in the other party's socket.
+    /// Median of the delay from the send call to the arrival in the other party's socket, in milliseconds.
     pub latency_ms_p50: f64,
-    /// 99th percentile of that delay.
+    /// 99th percentile of that delay, in milliseconds.
     pub latency_ms_p99: f64,
-    /// Maximum of that delay.
+    /// Maximum of that delay, in milliseconds.
     pub latency_ms_max: f64,
 }
 
@@ -56,25 +56,25 @@ pub(super) struct Ledger {
 struct Stream {
     /// Number of packets that the caller has made.
     spoken: u32,
-    /// Number after that of the latest received packet.
+    /// Number of the packet after the latest received one.
     next: u32,
-    /// Bit n: whether packet `next - 1 - n` was received.
+    /// The packets that have arrived before `next`. Bit n stands for packet `next - 1 - n`.
     came: u64,
-    /// A number and timestamp of the gateway, with the packet to which they belong.
+    /// A sequence number and timestamp of the gateway, and the number of the packet to which they belong.
     anchor: Option<(Stamp, u32)>,
     /// The packet that begins with a transition from concealed audio.
     mended: Option<u32>,
-    /// Number of packets that were sent. Lost and held packets do not count.
+    /// Number of packets that were sent. Lost packets do not count, and neither do packets that the network still holds.
     sent: u32,
-    /// The latest packet sent.
+    /// Number of the latest packet that was sent.
     latest_sent: u32,
     /// Number of packets that the network has lost.
     lost: u32,
-    /// The last packets. Packet n is at index n modulo the length.
+    /// The last packets of the caller. Packet n is at index n modulo the length.
     packets: [Spoken; MEMORY_PACKETS],
 }
 
-/// The gateway's numbering of a packet.
+/// The sequence number and the timestamp that the gateway gave to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// Sequence number.
@@ -85,29 +85,29 @@ pub(super) struct Stamp {
 
 #[derive(Clone, Copy, Debug)]
 struct Spoken {
-    /// Time at which it was sent, nanoseconds.
+    /// Time at which the packet was sent, in nanoseconds.
     at_ns: u64,
-    /// Number of packets of the stream that were sent before it.
+    /// Number of packets of the stream that were sent before this packet.
     order: u32,
-    /// Number of packets of the stream that were lost up to it.
+    /// Number of packets of the stream that were lost up to and including this packet.
     lost: u32,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The network still holds it.
+    /// The network still holds the packet.
     Held,
     Lost,
     Sent,
-    /// It was sent after a later packet.
+    /// The packet was sent after a later packet.
     SentLate,
 }
 
 impl Ledger {
     /// Creates a ledger for a number of streams.
     pub(super) fn new(streams: usize) -> Ledger {
-        // Three significant digits, up to a minute. The bounds are constants and valid.
+        // The histogram has three significant digits and reaches up to a minute. Its bounds are valid constants.
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds");
         let spoken = Spoken {
             at_ns: 0,
@@ -134,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Records that the caller has made its next packet, which is not sent yet. Returns its number.
+    /// Records that the caller has made its next packet, which is not sent yet. Returns the packet's number.
     pub(super) fn speak(&mut self, stream: usize) -> u32 {
         let state = &mut self.streams[stream];
         let packet = state.spoken;
@@ -150,7 +150,7 @@ impl Ledger {
         packet
     }
 
-    /// Records that the network loses the latest packet.
+    /// Records that the network loses the packet.
     pub(super) fn lose(&mut self, stream: usize, packet: u32) {
         let state = &mut self.streams[stream];
         state.lost += 1;
@@ -179,7 +179,7 @@ impl Ledger {
         self.tones.sent(stream, packet)
     }
 
-    /// Handles a packet that arrived for a stream at `arrival_ns`, on the clock of [`Ledger::send`].
+    /// Handles a packet that arrived for a stream at `arrival_ns`. The time is on the same clock as that of [`Ledger::send`].
     pub(super) fn receive(&mut self, stream: usize, stamp: Stamp, payload: &[u8], arrival_ns: u64) {
         let Some(state) = self.streams.get(stream) else {
             self.counters.unexpected += 1;
@@ -192,7 +192,7 @@ impl Ledger {
         }
     }
 
-    /// Finds the packet with this payload. It is most likely the one with this number, or the next one.
+    /// Finds the packet with this payload. Most likely it has the number `by_number`, or it is the next one.
     fn recognise(&self, stream: usize, by_number: Option<u32>, payload: &[u8]) -> Option<u32> {
         let state = &self.streams[stream];
         let matches = |packet: &u32| {
@@ -209,7 +209,7 @@ impl Ledger {
         candidates.find(matches)
     }
 
-    /// Handles a packet with an unknown payload: it is concealed, has a transition from concealed audio, or is damaged.
+    /// Handles a packet with an unknown payload. The payload is concealed audio, or has a transition from concealed audio, or is damaged.
     fn take_unknown(
         &mut self,
         stream: usize,
@@ -219,7 +219,7 @@ impl Ledger {
         arrival_ns: u64,
     ) {
         let state = &self.streams[stream];
-        // If the number is not known, it is most likely the next packet.
+        // A packet whose number is not known is most likely the next one.
         let packet = by_number.unwrap_or(state.next);
         if packet >= state.spoken {
             self.counters.unexpected += 1;
@@ -231,7 +231,7 @@ impl Ledger {
             _ if is_mended => {}
             State::Sent => self.counters.payload_errors += 1,
             fate => {
-                // A packet that the network still holds will also be too late.
+                // If the network still holds the packet, the packet will reach the gateway too late.
                 self.streams[stream].mended = Some(packet + 1);
                 self.counters.concealed += 1;
                 self.counters.too_late += u64::from(fate != State::Lost);
@@ -240,12 +240,13 @@ impl Ledger {
         self.take(stream, packet, stamp, arrival_ns);
     }
 
-    /// Handles a packet of no known stream, or of an unexpected kind.
+    /// Handles a packet that belongs to no known stream, or that has an unexpected form.
     pub(super) fn receive_stranger(&mut self) {
         self.counters.unexpected += 1;
     }
 
-    /// Records that all packets are sent. Losses at the very end cannot be noticed.
+    /// Records that all packets are sent. Losses at the end of a stream are removed from the counts, because the gateway cannot notice
+    /// them.
     pub(super) fn finish(&mut self) {
         for state in &mut self.streams {
             while state.spoken > state.next && state.packet(state.spoken - 1).state == State::Lost {
@@ -256,16 +257,16 @@ impl Ledger {
         }
     }
 
-    /// Whether everything sent was received back.
+    /// Whether every packet that was sent has come back.
     pub(super) fn is_complete(&self) -> bool {
         self.counters.packets_received >= self.counters.packets_sent
     }
 
-    /// Returns how many packets of a stream the gateway may not have received when it reported, at `at_ns`, that `highest` was
-    /// the latest one. `None`: it cannot have received that packet.
+    /// Returns the range for the number of packets that the gateway reports as lost. It reported, at `at_ns`, that packet `highest` of the
+    /// stream was the latest one. Returns `None` if the gateway cannot have received that packet.
     ///
-    /// Packets reach the gateway in the order of sending. A packet that was sent after the highest one, but before the report,
-    /// may have arrived or not.
+    /// Packets reach the gateway in the order of sending. So a packet that was sent after packet `highest`, but before the report, may have
+    /// arrived or not.
     pub(super) fn missing(
         &self,
         stream: usize,
@@ -303,7 +304,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of packets with a delay from n to n + 1 ms. The last of [`LATENCY_BINS`] has all longer delays.
+    /// Returns the number of packets for each millisecond of delay. Entry n is for delays from n to n + 1 ms, and the last of the
+    /// [`LATENCY_BINS`] entries also counts all longer delays.
     pub(super) fn packets_by_ms(&self) -> Vec<u64> {
         let mut packets = vec![0; LATENCY_BINS];
         for value in self.latency_us.iter_recorded() {
@@ -333,7 +335,7 @@ impl Ledger {
         }
         let follows = state.follows(stamp, packet);
         self.counters.header_errors += u64::from(!follows);
-        // Compare the next packet with this one, so that a jump counts only once.
+        // The next packet is compared with this one, so that a jump counts only once.
         state.anchor = Some((stamp, packet));
         let spoken = state.packet(packet);
         if spoken.is_sent() {
@@ -359,8 +361,8 @@ impl Stream {
         packet.checked_add_signed(i32::from(number.wrapping_sub(known.number).cast_signed()))
     }
 
-    /// Whether number and timestamp advance by 1 and 160 for each packet of the caller. This also applies to lost packets,
-    /// because the gateway sends a packet for each of them.
+    /// Whether number and timestamp advance by 1 and 160 for each packet of the caller. They also advance for lost packets, because the
+    /// gateway sends a packet for each of them.
     fn follows(&self, stamp: Stamp, packet: u32) -> bool {
         let Some((known, known_packet)) = self.anchor else {
             return true;
@@ -378,13 +380,13 @@ impl Spoken {
 }
 
 impl Counters {
-    /// Returns the number of packets that were neither received nor replaced. It is final when the other party has stopped
-    /// waiting.
+    /// Returns the number of packets that were neither received nor replaced. The number is final when the parties have stopped waiting for
+    /// packets.
     pub fn lost(&self) -> u64 {
         self.packets_sent.saturating_sub(self.packets_received)
     }
 
-    /// Returns the number of packets that are wrong in any respect other than loss and order.
+    /// Returns the number of packets with any other fault than loss or wrong order.
     pub fn wrong(&self) -> u64 {
         self.payload_errors + self.header_errors + self.unexpected
     }
@@ -393,7 +395,7 @@ impl Counters {
 /// Number of packets that are stored for each stream. 1024 packets of 20 ms are 20 s, which is more than any delay.
 const MEMORY_PACKETS: usize = 1024;
 
-/// Number of bins, in ms. A packet that takes longer than a quarter of a second is useless in a call.
+/// Number of bins of 1 ms each. A packet that takes longer than a quarter of a second is useless in a call.
 const LATENCY_BINS: usize = 250;
 
 /// Upper limit of the histogram.
@@ -406,7 +408,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns number and timestamp of a packet of the gateway. Both wrap around.
+    /// Returns the sequence number and the timestamp that the gateway gives to a packet. Both wrap around.
     fn stamp(packet: u32) -> Stamp {
         Stamp {
             number: 65_500_u16.wrapping_add(packet as u16),
@@ -414,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Sends 100 packets on one of three streams, and returns those of `order`.
+    /// Sends 100 packets on one of three streams, and receives the packets of `order` in this order. Returns the counts.
     fn play(order: &[u32]) -> Counters {
         let mut ledger = Ledger::new(3);
         for packet in 0..100 {
@@ -560,8 +562,8 @@ mod tests {
         assert_eq!(brief(&ledger.counters()), [0, 0, 0, 0, 3]);
     }
 
-    /// Sends ten packets, of which 3 and 4 are lost, and 6 is sent after 7. The gateway sends ten packets, and conceals 3, 4
-    /// and `late`.
+    /// Sends ten packets, of which 3 and 4 are lost, and 6 is sent after 7. The gateway sends ten packets, of which it conceals 3, 4 and
+    /// `late`.
     fn play_harm(late: Option<u32>, spoil: Option<u32>) -> (Ledger, Counters) {
         let mut ledger = Ledger::new(1);
         for packet in 0..10 {
@@ -624,9 +626,9 @@ mod tests {
         let missing = |highest, at_ms: u64| ledger.missing(0, highest, at_ms * MS);
         assert_eq!(missing(2, 40), Some(0..=0));
         assert_eq!(missing(5, 100), Some(2..=2));
-        // Lost or unsent packets cannot be the highest.
+        // A packet that was lost or not sent yet cannot be the highest.
         assert_eq!((missing(4, 100), missing(10, 500)), (None, None));
-        // Packet 6 was sent after 7, so it may have arrived or not, unless the report is older.
+        // Packet 6 was sent after packet 7, so it may have arrived or not. Before it was sent, it cannot have arrived.
         assert_eq!(missing(7, 150), Some(2..=3));
         assert_eq!(missing(7, 141), Some(3..=3));
         assert_eq!(missing(8, 165), Some(2..=2));

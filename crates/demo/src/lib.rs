@@ -126,7 +126,7 @@ struct Ports {
 }
 
 impl DemoArgs {
-    /// Runs the demo. The exit status is 1 if anything was lost or wrong that a busy machine does not explain.
+    /// Runs the demo. The exit status is 1 if anything was lost or wrong and the load of the machine does not explain it.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         logging::init(LogFormat::Text, "warn");
         usage::raise_descriptor_limit();
@@ -189,7 +189,7 @@ impl DemoArgs {
         Ok(report)
     }
 
-    /// Creates the report, without the RTCP results that come at the end.
+    /// Creates the report. The RTCP results are missing, because they are known only at the end.
     fn report(
         &self,
         standing: &Standing,
@@ -240,13 +240,13 @@ impl DemoArgs {
         }
     }
 
-    /// Returns the latency of the jitter buffer. With stock elements there is none, because it would need another two threads
-    /// per stream.
+    /// Returns the latency of the jitter buffer. The stock elements have no jitter buffer, because it would need another two threads per
+    /// stream.
     fn latency_ms(&self) -> u32 {
         if self.stock { 0 } else { LATENCY_MS }
     }
 
-    /// Finds ports for the gateway. RTCP uses the ports above the RTP ports. If there are not enough ports, it uses the RTP
+    /// Finds ports for the gateway. RTCP uses the port above each RTP port. If there are not enough ports for that, RTCP uses the RTP
     /// ports.
     fn ports(&self) -> miette::Result<Ports> {
         let (step, rtcp_offset) = match self.streams {
@@ -254,7 +254,7 @@ impl DemoArgs {
             ..=PORT_PAIRS_MAX => (2, Some(1)),
             _ => (1, Some(0)),
         };
-        // One more port, because the first must be even.
+        // There is one more port than necessary, because the first port must be even.
         let count = parties::parties_of(self.streams.into()) * usize::from(step) + 1;
         let first = free_ports(count)
             .ok_or_else(|| miette!("cannot find {count} consecutive free UDP ports"))?;
@@ -265,8 +265,8 @@ impl DemoArgs {
         })
     }
 
-    /// Runs the gateway until the peer is done. Returns the peer's results, the largest number of threads, and the parties'
-    /// time without a CPU.
+    /// Runs the gateway until the process of the parties is done. Returns that process's results, the largest number of threads, and the
+    /// parties' time without a CPU.
     fn watch(
         &self,
         carrier: &mut Carrier,
@@ -277,7 +277,7 @@ impl DemoArgs {
         let mut threads = usage::threads();
         loop {
             if carrier.wait(POLL) {
-                // The peer stops sending, waits for the last packets, and sends its result.
+                // The parties stop sending, wait for the last packets, and send their result.
                 peer.hang_up();
             }
             match peer.poll()? {
@@ -323,9 +323,9 @@ fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
     }
 }
 
-/// Receives the RTCP result, after the gateway has stopped.
+/// Waits for the RTCP result, which comes after the gateway has stopped.
 fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
-    // If the user stopped the demo, the peer already knows, and waits by itself.
+    // This fails if the user stopped the demo. In that case the parties already know that the gateway stops.
     let _ = peer.tell(&ToPeer::Stopped);
     loop {
         match peer.wait()? {
@@ -343,7 +343,7 @@ fn now_ns() -> u64 {
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Rounds to three decimals, which is finer than the measurement.
+/// Rounds to three decimals. The measurement is less exact than that.
 pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -354,7 +354,7 @@ const FIRST_SSRC: u32 = 0x7b00_0000;
 const PCMA: u8 = 8;
 /// Default latency of the gateway.
 const LATENCY_MS: u32 = 40;
-/// Maximum number of pairs of ports. `free_ports` finds twice as many ports.
+/// Maximum number of pairs of ports. `free_ports` can find twice as many ports.
 const PORT_PAIRS_MAX: u16 = 9000;
-/// Polling interval of the peer's messages.
+/// Interval of polls for the messages of the other process.
 const POLL: Duration = Duration::from_millis(50);

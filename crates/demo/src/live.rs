@@ -72,5 +72,5 @@ impl Live {
     }
 }
 
-/// Interval of updates. With shorter ones, the figures would change too quickly to read.
+/// Interval of updates. If it were shorter, the figures would change too quickly to read.
 const SHOW_EVERY: Duration = Duration::from_millis(400);

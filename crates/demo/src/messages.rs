@@ -9,7 +9,7 @@ use super::network::Harm;
 use super::parties::other_party;
 use super::rtcp::RtcpCounters;
 
-/// From the gateway's process to the parties.
+/// A message from the gateway's process to the parties.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "to_peer", rename_all = "snake_case")]
 pub(super) enum ToPeer {
@@ -22,14 +22,14 @@ pub(super) enum ToPeer {
 /// Settings of the calls, and the expected results.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// The gateway's ports: party n sends to this port plus n times `port_step`.
+    /// The gateway's first port. Party n sends to this port plus n times `port_step`.
     pub(super) first_port: u16,
     pub(super) port_step: u16,
-    /// Distance of the gateway's RTCP ports above its RTP; `None`: no RTCP.
+    /// Distance of the gateway's RTCP ports above its RTP ports. `None`: there is no RTCP.
     pub(super) rtcp_offset: Option<u16>,
     /// Duration of each stream.
     pub(super) seconds: u32,
-    /// SSRC of the gateway's packets of stream 0; the others follow.
+    /// SSRC of the gateway's packets of stream 0. The SSRCs of the other streams follow.
     pub(super) first_ssrc: u32,
     /// Whether a party receives the gateway's packets from the port to which the party sends.
     pub(super) is_symmetric: bool,
@@ -37,7 +37,7 @@ pub(super) struct Call {
     pub(super) harm: Harm,
 }
 
-/// From the parties to the gateway's process.
+/// A message from the parties to the gateway's process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "from_peer", rename_all = "snake_case")]
 pub(super) enum FromPeer {
@@ -46,21 +46,21 @@ pub(super) enum FromPeer {
         /// Ports of the sockets. Each socket serves [`PARTIES_PER_SOCKET`](super::parties::PARTIES_PER_SOCKET) consecutive
         /// parties.
         ports: Vec<u16>,
-        /// A note for the user, if any.
+        /// Notes for the user.
         notes: Vec<String>,
     },
-    /// The current counts.
+    /// The counts so far.
     Progress(Standing),
-    /// All packets were sent, and no more are expected back.
+    /// All packets were sent, and the parties no longer wait for packets.
     Done {
         /// The final counts.
         standing: Standing,
         /// The parties' time without a CPU while they talked.
         starved: Duration,
-        /// Packets with a delay from n to n + 1 ms.
+        /// Number of packets for each millisecond of delay. Entry n is for delays from n to n + 1 ms.
         packets_by_ms: Vec<u64>,
     },
-    /// The gateway has sent its last RTCP, or should have sent it. Contains the final RTCP counts.
+    /// The gateway has sent its last RTCP packets, or they did not come in time. The message contains the final RTCP counts.
     Parted(RtcpCounters),
     /// The parties cannot continue.
     Failed {
@@ -69,7 +69,7 @@ pub(super) enum FromPeer {
     },
 }
 
-/// The current counts.
+/// The counts at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Standing {
     pub(super) packets: Counters,
@@ -83,7 +83,7 @@ impl Call {
         self.first_port.wrapping_add(distance)
     }
 
-    /// Whether a stream's packets come from the port to which the receiving party sends.
+    /// Whether a stream's packets come from the port to which the receiving party sends. `from` is the port from which they come.
     pub(super) fn is_from_own_port(&self, stream: usize, from: u16, is_rtcp: bool) -> bool {
         if !self.is_symmetric {
             return true;
@@ -128,7 +128,7 @@ mod tests {
             ..call
         };
         assert!(elsewhere.is_from_own_port(3, 1, false));
-        // An unknown SSRC does not cause a panic.
+        // An unknown SSRC must not cause a panic.
         assert!(!call.is_from_own_port(usize::MAX, 1, false));
     }
 }

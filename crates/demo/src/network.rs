@@ -1,6 +1,6 @@
-//! Simulates the network between parties and gateway. It loses packets, delays them, and lets later packets overtake them.
+//! Simulates the network between parties and gateway. The network loses packets, delays them, and lets later packets overtake them.
 //!
-//! The seed alone determines each packet's fate. Time is a parameter, in ticks of 1 ms.
+//! Only the seed, the stream and the number of a packet determine what happens to it. Time is a parameter, in ticks of 1 ms.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,22 +13,22 @@ pub struct Harm {
     pub jitter_ms: u32,
     /// Percentage of packets that the next packet of the stream overtakes.
     pub reorder_percent: f64,
-    /// Determines which packets are affected.
+    /// Number that determines which packets are affected.
     pub seed: u64,
 }
 
-/// The fate of a packet.
+/// What the network does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Sent at once.
+    /// It sends the packet at once.
     Prompt,
-    /// Held. [`Network::release`] passes it on later.
+    /// It holds the packet. [`Network::release`] passes the packet on later.
     Delayed,
-    /// Lost.
+    /// It loses the packet.
     Lost,
 }
 
-/// A packet of a stream.
+/// A packet, named by its stream and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parcel {
     pub(super) stream: usize,
@@ -39,19 +39,19 @@ pub(super) struct Parcel {
 #[derive(Debug)]
 pub(super) struct Network {
     harm: Harm,
-    /// The last packet of each stream.
+    /// Number of the last packet of each stream.
     last_packet: u32,
-    /// For each stream, the number of packets lost in a row.
+    /// Number of packets that were lost in a row, for each stream.
     lost_in_a_row: Vec<u8>,
-    /// Held packets. Index n modulo the length has the packets for tick n.
+    /// Held packets. Index n modulo the length contains the packets that are released at tick n.
     wheel: Vec<Vec<Parcel>>,
-    /// The next tick to release.
+    /// The next tick whose packets are released.
     tick: u64,
     held: usize,
 }
 
 impl Network {
-    /// Creates a network for this many streams, and packets per stream.
+    /// Creates a network for this many streams with this many packets each.
     pub(super) fn new(harm: Harm, streams: usize, packets: u32) -> Network {
         Network {
             harm,
@@ -63,11 +63,11 @@ impl Network {
         }
     }
 
-    /// Takes a packet at this tick.
+    /// Decides what happens to a packet at this tick.
     pub(super) fn carry(&mut self, tick: u64, parcel: Parcel) -> Fate {
         let harm = self.harm;
-        // Spare the first and last packets of a call: a receiver cannot notice a loss at the ends, and the statistics begin
-        // with the first packets.
+        // The first and the last packets of a call are not affected. A receiver cannot notice a loss at either end, and its statistics
+        // begin with the first packets.
         let is_spared = parcel.packet < SPARED_PACKETS || parcel.packet >= self.last_packet;
         if is_spared || harm.is_none() {
             return Fate::Prompt;
@@ -102,21 +102,21 @@ impl Network {
         }
     }
 
-    /// Whether nothing is held.
+    /// Whether the network holds no packet.
     pub(super) fn is_empty(&self) -> bool {
         self.held == 0
     }
 }
 
 impl Harm {
-    /// Whether the network is perfect.
+    /// Whether the network affects no packet.
     pub fn is_none(&self) -> bool {
         self.loss_percent <= 0.0 && self.jitter_ms == 0 && self.reorder_percent <= 0.0
     }
 }
 
-/// Generator of the random numbers for a packet: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators", 2014).
+/// Generator of the random numbers for a packet. It is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+/// 2014).
 struct Dice(u64);
 
 impl Dice {
@@ -134,7 +134,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Returns a number from 0 to below 1.
+    /// Returns a number from 0 up to, but not including, 1.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -145,16 +145,16 @@ impl Dice {
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Packets at the start of a call that are not affected.
+/// Number of packets at the start of a call that are not affected.
 const SPARED_PACKETS: u32 = 10;
 /// Maximum number of packets lost in a row. Five packets are 100 ms. The gateway conceals up to 200 ms, and treats longer
 /// losses as pauses.
 const LOST_IN_A_ROW_MAX: u8 = 5;
-/// Delay of an overtaken packet: a packet time, and a margin.
+/// Additional delay of an overtaken packet. It is the duration of a packet, and a margin.
 const OVERTAKEN_MS: u64 = 25;
-/// Number of ticks: more than the longest delay, which is [`JITTER_MS_MAX`] and [`OVERTAKEN_MS`].
+/// Number of ticks in the wheel. It is more than the longest delay, which is the sum of [`JITTER_MS_MAX`] and [`OVERTAKEN_MS`].
 const WHEEL_TICKS: usize = 512;
-/// Maximum of the random delay. A worse network is useless for speech.
+/// Maximum of the random delay. With longer delays, a network is useless for speech.
 pub(super) const JITTER_MS_MAX: i64 = 200;
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
         seed: 7,
     };
 
-    /// Returns the fates of 10,000 packets of one stream, and the delays of the delayed ones.
+    /// Returns what happens to 10,000 packets of one stream, and the delays of the delayed packets.
     fn play(harm: Harm) -> (Vec<Fate>, Vec<u64>) {
         let mut network = Network::new(harm, 1, 10_000);
         let (mut fates, mut delays_ms) = (Vec::new(), Vec::new());

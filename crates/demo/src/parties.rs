@@ -15,16 +15,16 @@ use super::now_ns;
 
 /// Number of parties that share a socket. Both parties of a call use the same socket.
 ///
-/// The number is low, because a socket's buffer may be small. The default limit of 208 KiB holds about 500 packets, which is
-/// 100 ms of this many parties.
+/// The number is low, because a socket's buffer may be small. With the default limit of 208 KiB, a buffer holds about 500 packets. This
+/// number of parties sends as many packets in 100 ms.
 pub(super) const PARTIES_PER_SOCKET: usize = 100;
 
-/// Returns the number of parties: two for each call. If the number of streams is odd, the last party only receives.
+/// Returns the number of parties, which is two for each call. If the number of streams is odd, the last party only receives.
 pub(super) fn parties_of(streams: usize) -> usize {
     streams.next_multiple_of(2)
 }
 
-/// Returns the other party of a party's call. Party n sends stream n, and receives the stream of the other party.
+/// Returns the other party of a party's call. Party n sends stream n and receives the stream of the other party.
 pub(super) fn other_party(party: usize) -> usize {
     party ^ 1
 }
@@ -38,7 +38,7 @@ pub(super) struct Parties {
 }
 
 impl Parties {
-    /// Binds enough sockets for this many parties, to free ports of 127.0.0.1.
+    /// Binds enough sockets for this many parties. They get free ports of 127.0.0.1.
     pub(super) fn bind(parties_count: usize) -> Result<Parties, Error> {
         let mut parties = Parties {
             sockets: Vec::new(),
@@ -52,7 +52,7 @@ impl Parties {
         for _ in 0..parties_count.div_ceil(PARTIES_PER_SOCKET) {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             socket.set_nonblocking(true)?;
-            // Try this first: for a privileged process, the limit does not apply.
+            // This option is tried first, because it has no limit if the process is privileged.
             if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
                 setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES)?;
             }
@@ -92,7 +92,7 @@ impl Parties {
         )]
     }
 
-    /// Passes each received packet to `take`, with its source port and arrival time (nanoseconds since the epoch).
+    /// Passes each received packet to `take`, with its source port and its arrival time in nanoseconds since the epoch.
     pub(super) fn drain(&mut self, mut take: impl FnMut(&[u8], u16, u64)) -> Result<(), Error> {
         let Parties {
             sockets,
@@ -101,7 +101,7 @@ impl Parties {
             ..
         } = self;
         for socket in sockets {
-            // Limit the batches, so that one socket cannot delay the schedule.
+            // The number of batches is limited, so that one socket cannot delay the schedule.
             for _ in 0..BATCHES_PER_DRAIN {
                 let received = receive_batch(socket, headers, buffers, &mut take)?;
                 if received < BATCH_PACKETS {
@@ -154,10 +154,10 @@ fn receive_batch(
 
 /// Maximum number of packets per system call.
 const BATCH_PACKETS: usize = 64;
-/// Maximum number of batches per socket and drain: far more than arrives between two drains.
+/// Maximum number of batches per socket and drain. Far fewer packets arrive between two drains.
 const BATCHES_PER_DRAIN: usize = 8;
-/// Size of the buffer for a packet. Our packets have 172 bytes; longer ones are not ours, and may be truncated.
+/// Size of the buffer for a packet. The gateway's audio packets have 172 bytes. Longer packets are not expected, and may be truncated.
 const PACKET_BYTES_MAX: usize = 256;
-/// Size of a socket's buffer. It holds about a second of [`PARTIES_PER_SOCKET`] parties; the kernel counts 832 bytes for each
-/// packet.
+/// Size of a socket's buffer. It holds the packets of [`PARTIES_PER_SOCKET`] parties for about a second. The kernel counts 832 bytes for
+/// each packet.
 const BUFFER_BYTES: usize = 4 << 20;

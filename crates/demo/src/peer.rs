@@ -19,7 +19,7 @@ use super::rtcp::{Rtcp, header_of};
 use threadbare_process::subprocess;
 use threadbare_process::usage::{self, Starvation};
 
-/// The parties of `threadbare demo`.
+/// Arguments of the process with the parties of `threadbare demo`.
 #[derive(Debug, clap::Args)]
 pub struct PeerArgs {
     /// Number of streams
@@ -28,7 +28,7 @@ pub struct PeerArgs {
 }
 
 impl PeerArgs {
-    /// Runs the parties until the calls are over. Exchanges messages with the parent over standard input and output.
+    /// Runs the parties until the calls are over. The process exchanges messages with its parent over standard input and output.
     pub fn execute(&self) -> ExitCode {
         match run(self.streams) {
             Ok(()) => ExitCode::SUCCESS,
@@ -78,7 +78,7 @@ fn run(streams: usize) -> Result<(), Error> {
     }
     peer.ledger.finish();
     peer.wait_for_tail()?;
-    // Read once more, because any duplicate has arrived by now.
+    // The sockets are read once more, because any duplicate has arrived by now.
     peer.listen()?;
     peer.hang_up();
     subprocess::tell_parent(&FromPeer::Done {
@@ -128,7 +128,7 @@ impl Peer {
         })
     }
 
-    /// Sends the packets due at this tick, and RTCP of the same streams.
+    /// Sends the packets that are due at this tick, and the RTCP packets of the same streams.
     fn call(&mut self, due: &Due) -> Result<(), Error> {
         let now_ns = now_ns();
         self.network
@@ -147,7 +147,7 @@ impl Peer {
         }
         self.send(now_ns)?;
         let (call, caller) = (self.call, &self.caller);
-        // If the number of streams is odd, the last party has no stream, but sends RTCP.
+        // If the number of streams is odd, the last party has no stream, but it sends RTCP.
         let is_last = due.streams.end == self.streams && !due.streams.is_empty();
         let silent = usize::from(is_last) * (parties_of(self.streams) - self.streams);
         if let Some(rtcp) = &mut self.rtcp {
@@ -159,7 +159,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends the packets that the network has held until this tick.
+    /// Sends the packets that the network held until this tick.
     fn release(&mut self, tick: u64) -> Result<(), Error> {
         self.network.release(tick, |parcel| self.going.push(parcel));
         self.send(now_ns())
@@ -181,7 +181,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Receives pending packets.
+    /// Receives the packets that have arrived.
     fn listen(&mut self) -> Result<(), Error> {
         let Peer {
             call,
@@ -222,7 +222,7 @@ impl Peer {
         })
     }
 
-    /// Receives until every packet has come back, or no more come.
+    /// Receives until every packet has come back, or until no more packets come.
     fn wait_for_tail(&mut self) -> Result<(), Error> {
         let start = Instant::now();
         let mut last_progress = (start, 0);
@@ -240,7 +240,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Receives until the gateway has sent BYE on all calls, or has stopped without one.
+    /// Receives until the gateway has sent BYE on all calls, or has stopped without BYEs.
     fn wait_for_byes(&mut self, orders: &Receiver<ToPeer>) -> Result<(), Error> {
         let start = Instant::now();
         loop {
@@ -251,7 +251,7 @@ impl Peer {
             };
             let is_over = match order {
                 Ok(ToPeer::Stopped) => true,
-                // The user has stopped the demo, so the gateway stops now.
+                // The parent has closed its end because the user has stopped the demo, so the gateway stops too.
                 Err(TryRecvError::Disconnected) => start.elapsed() >= TAIL_MAX,
                 Ok(ToPeer::Start(_)) | Err(TryRecvError::Empty) => false,
             };
@@ -301,6 +301,6 @@ fn is_hung_up(orders: &Receiver<ToPeer>) -> bool {
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// Maximum wait for the last packet after it was sent, for a badly overloaded machine.
 const TAIL_MAX: Duration = Duration::from_secs(15);
-/// Time without packets after which no more are expected.
+/// Time without packets after which no more packets are expected.
 const TAIL_QUIET: Duration = Duration::from_secs(3);
 const TAIL_POLL: Duration = Duration::from_millis(5);

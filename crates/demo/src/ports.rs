@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 pub fn free_ports(count: usize) -> Option<u16> {
     let count = u16::try_from(count).ok()?;
     let room = LAST.checked_sub(FIRST)?.checked_sub(count)?;
-    // Depend on the process, so that two demos at the same time search from different ports.
+    // The first candidate depends on the process, so that two demos at the same time search from different ports.
     let offset = (std::process::id() as u16).wrapping_mul(977) % (room + 1);
     let starts = (0..=room).map(|n| FIRST + (offset + n) % (room + 1));
     let mut skip_to = None;

@@ -1,4 +1,4 @@
-//! The demo's result: one line of JSON, or a few lines for a newcomer.
+//! The demo's result, either as one line of JSON or as a short summary.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::network::Harm;
 use super::rounded;
 use super::rtcp::RtcpCounters;
 
-/// The result. Its fields, in this order, are the keys of `--json`; scripts rely on them.
+/// The result. Its fields, in this order, are the keys of `--json`. Scripts rely on them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// Number of streams at once.
+    /// Number of streams that run at the same time.
     pub streams: usize,
     /// Duration of each stream.
     pub seconds: u32,
@@ -21,17 +21,17 @@ pub struct Report {
     pub packets_sent: u64,
     /// Packets received by the other parties.
     pub packets_received: u64,
-    /// Packets sent and not received.
+    /// Packets that were sent but not received.
     pub lost: u64,
-    /// Packets received after a later one of the same stream.
+    /// Packets that arrived after a later packet of the same stream.
     pub reordered: u64,
     /// Packets received with wrong content, twice, or unexpectedly.
     pub payload_errors: u64,
     /// Threads of the gateway's process while all streams were running.
     pub threads: usize,
-    /// Media workers among the threads. 0: each stream has its own thread.
+    /// Number of contexts, whose threads are among those. It is 0 if each stream has its own thread.
     pub contexts: u32,
-    /// User and system time of the gateway's process; 100 is one core.
+    /// User and system time of the gateway's process, where 100 is one core.
     pub cpu_percent: f64,
     /// CPU time per packet that was received and sent on, in microseconds.
     pub cpu_us_per_packet: f64,
@@ -39,7 +39,7 @@ pub struct Report {
     pub latency_ms_p50: f64,
     /// The 99th percentile of the delay.
     pub latency_ms_p99: f64,
-    /// The greatest delay.
+    /// The longest delay.
     pub latency_ms_max: f64,
     /// Resident memory per stream of the gateway's process.
     pub rss_kib_per_stream: f64,
@@ -49,12 +49,12 @@ pub struct Report {
     pub rtcp_reports_received: u64,
     /// Streams that the gateway ended with BYE.
     pub byes: u64,
-    /// RTCP packets unreadable for either side, wrong reports, and streams left without a BYE.
+    /// RTCP packets that either side could not parse, wrong reports, and streams that ended without a BYE.
     pub rtcp_errors: u64,
     /// Audio that the gateway concealed because packets were lost or late, for all streams together.
     pub concealed_ms: u64,
-    /// Share of the time in which a thread of the gateway or the parties was ready but had no CPU, for the thread that lost
-    /// most.
+    /// Share of the time in which a thread was ready but had no CPU. It is the share of the thread with the largest one, among the threads
+    /// of the gateway and of the parties.
     pub starved_percent: f64,
     /// Figures that are only in the summary.
     #[serde(skip)]
@@ -66,7 +66,7 @@ pub struct Report {
 pub struct Details {
     /// The simulated network.
     pub harm: Harm,
-    /// Latency of the gateway's jitter buffers; 0: it had none.
+    /// Latency of the gateway's jitter buffers. It is 0 if there were none.
     pub latency_ms: u32,
     /// Parties that have received a report from the gateway.
     pub rtcp_calls: u64,
@@ -74,9 +74,9 @@ pub struct Details {
     pub rtcp_sent: u64,
     /// Packets lost by the network.
     pub network_lost: u64,
-    /// Packets replaced by the gateway because they came too late.
+    /// Packets that the gateway replaced because they came too late.
     pub too_late: u64,
-    /// RTCP packets that one side could not read. They are included in the errors.
+    /// RTCP packets that one side could not parse. `rtcp_errors` includes them.
     pub rtcp_unreadable: u64,
 }
 
@@ -102,8 +102,8 @@ impl Report {
         self.details.rtcp_unreadable = rtcp.malformed;
     }
 
-    /// Whether every packet arrived in order and with the right content, and every report was right. If the network has lost a
-    /// packet on purpose, its replacement counts.
+    /// Whether every packet arrived in order and with the right content, and every report was right. For a packet that the network lost on
+    /// purpose, the replacement must have arrived.
     pub fn is_clean(&self) -> bool {
         self.packets_received > 0
             && self.lost == 0
@@ -112,14 +112,14 @@ impl Report {
             && self.rtcp_errors == 0
     }
 
-    /// Adds the time without a CPU, for the gateway and the parties.
+    /// Adds the share of time without a CPU, from the times of the gateway and of the parties.
     pub fn count_starvation(&mut self, elapsed: Duration, gateway: Duration, parties: Duration) {
         let longest = gateway.max(parties).as_secs_f64();
         self.starved_percent = rounded(100.0 * longest / elapsed.as_secs_f64().max(0.001));
     }
 
-    /// Whether all faults are of a kind that a lack of CPU time causes: datagrams that overflow a socket, and reports whose
-    /// times the parties cannot check. Only the gateway can cause wrong content, wrong order and unreadable reports.
+    /// Whether all faults are of a kind that a lack of CPU time causes. These are datagrams that overflow a socket, and reports whose times
+    /// the parties cannot check. Wrong content, wrong order and unreadable reports are faults of the gateway, whatever the load.
     pub fn is_excused(&self) -> bool {
         self.packets_received > 0
             && self.starved_percent >= STARVED_PERCENT
@@ -186,7 +186,7 @@ impl Report {
             self.latency_ms_max,
             match self.details.latency_ms {
                 0 => String::new(),
-                // Packets may stay for less time than this, because the buffer counts from the packet with the least delay.
+                // Packets may stay in the buffer for less time than this, because the buffer counts from the packet with the least delay.
                 ms => format!(";\n{:>12}the jitter buffer is set to {ms} ms", ""),
             },
             self.rss_kib_per_stream,
@@ -205,7 +205,7 @@ impl Report {
         }
     }
 
-    /// Returns lines on RTCP and on the network's faults, if there are any.
+    /// Returns lines about RTCP and about the faults of the network, if there are any.
     fn more(&self) -> String {
         let details = &self.details;
         let mut lines = String::new();
@@ -238,7 +238,7 @@ impl Report {
     }
 }
 
-/// Share of the time without a CPU above which the machine was too busy. On an idle machine with two cores, it is 1 to 3 %.
+/// Share of the time without a CPU above which the machine was too busy. On an idle machine with two cores, the share is 1 to 3 %.
 const STARVED_PERCENT: f64 = 10.0;
 /// Duration of the demo's packets.
 const PACKET_MS: u64 = 20;

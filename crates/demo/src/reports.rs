@@ -12,7 +12,7 @@ pub(super) struct Said {
     /// Number of packets and octets sent, if there is a sender report.
     pub(super) sent: Option<(u32, u32)>,
     pub(super) blocks: Vec<Block>,
-    /// Sources that send BYE.
+    /// SSRCs in the BYE packet.
     pub(super) leaving: Vec<u32>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Block {
     pub(super) cumulative_lost: i32,
     pub(super) highest: u32,
     pub(super) jitter_units: u32,
-    /// The middle 32 bits of the NTP time of the last sender report; 0 without one.
+    /// The middle 32 bits of the NTP time of the last sender report, or 0 if there was none.
     pub(super) lsr: u32,
     /// Age of that sender report, in 65536ths of a second.
     pub(super) dlsr: u32,

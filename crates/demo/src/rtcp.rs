@@ -1,10 +1,10 @@
-//! The parties' side of RTCP. Each party has a session that reports to the gateway. The party also checks the gateway's reports
-//! against the packets that it sent and received. In reports to party n, the gateway uses the SSRC of the stream that it sends
-//! to the party, which is the stream of the other party of the call.
+//! The parties' side of RTCP. Each party has a session that reports to the gateway. The party also checks the gateway's reports against the
+//! packets that it sent and received. In its reports to a party, the gateway uses the SSRC of the stream that it sends to this party. This
+//! is the stream of the other party of the call.
 //!
-//! [`super::reports`] parses the reports with `rtcp-types`, not with the gateway's own code. The gateway's RTP and RTCP arrive
-//! at the same socket, in the order of sending. So a sender report must count exactly the packets before it. Time is a
-//! parameter, and this module has no socket.
+//! [`super::reports`] parses the reports with `rtcp-types`, not with the gateway's own code. The gateway's RTP and RTCP arrive at the same
+//! socket, in the order of sending. So a sender report must count exactly the packets that arrived before it. Time is a parameter, and this
+//! module has no socket.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,13 +30,13 @@ pub struct RtcpCounters {
     pub reports: u64,
     /// Packets from the gateway that are not compound RTCP.
     pub malformed: u64,
-    /// Reports that contradict the actual packets.
+    /// Reports that contradict what happened to the packets.
     pub untrue: u64,
     /// Reports sent by the parties.
     pub sent: u64,
     /// Parties whose stream the gateway ended with BYE.
     pub byes: u64,
-    /// Parties whose stream has ended without BYE; known only at the end.
+    /// Parties whose stream has ended without BYE. The number is known only at the end.
     pub byes_missing: u64,
 }
 
@@ -52,19 +52,19 @@ pub(super) struct Rtcp {
 struct Party {
     session: RtcpSession,
     gateway: SocketAddr,
-    /// Number of sent packets that the session does not know yet; the time of the last one follows.
+    /// Number of sent packets that the session does not know yet. The next field contains the timestamp and the send time of the last one.
     unreported: u32,
     last: (u32, u64),
     /// Number of RTP packets received from the gateway.
     came: u32,
     came_octets: u32,
-    /// Packets expected and lost, from the gateway's last report.
+    /// Numbers of expected and of lost packets in the gateway's last report.
     said: (u32, i32),
     jitter: Jitter,
     /// The last packets, in the order of sending, each with the bounds of the jitter after it.
     jitters: VecDeque<(u32, RangeInclusive<f32>)>,
-    /// Number of sender reports of the party. For the last two, the next field has the middle bits of the NTP time, and the
-    /// send time.
+    /// Number of sender reports of the party. The next field is for the last two of them: the middle bits of the NTP time, and the send
+    /// time.
     sender_reports: u32,
     last_sender_reports: VecDeque<(u32, u64)>,
     has_report: bool,
@@ -72,7 +72,7 @@ struct Party {
 }
 
 impl Rtcp {
-    /// Creates the sessions. They begin at `now_ns`, nanoseconds since 1970. Party n sends to `gateway_port(n)`.
+    /// Creates the sessions. They begin at `now_ns`, in nanoseconds since 1970. Party n sends to `gateway_port(n)`.
     pub(super) fn new(
         parties: usize,
         now_ns: u64,
@@ -80,7 +80,7 @@ impl Rtcp {
         gateway_port: impl Fn(usize) -> u16,
     ) -> Rtcp {
         let session = |ssrc: u32, name: &str| {
-            // Use different seeds, so that the calls do not all report at once.
+            // The seeds differ, so that the calls do not all report at the same time.
             let seed = now_ns ^ u64::from(ssrc) << 32;
             let mut config = Config::call(Ssrc(ssrc), name, 8000, seed);
             config.ntp_at_zero = NtpTime::at_unix_ns(0);
@@ -115,7 +115,7 @@ impl Rtcp {
         party.last = (caller::timestamp(packet), now_ns);
     }
 
-    /// Records that a packet was sent between these times.
+    /// Records that a packet was sent between the two times.
     pub(super) fn note_on_the_way(
         &mut self,
         stream: usize,
@@ -152,7 +152,7 @@ impl Rtcp {
         };
         let number = self.party_of(said.ssrc);
         let Some(party) = self.parties.get_mut(number) else {
-            // The report came before the stream's first packet, so the gateway does not know the party's SSRC yet.
+            // The report came before the first packet of the stream, so the gateway does not know the party's SSRC yet.
             return;
         };
         let from = party.gateway;
@@ -161,7 +161,7 @@ impl Rtcp {
             return;
         }
         if said.leaving.contains(&said.ssrc) && !std::mem::replace(&mut party.has_bye, true) {
-            // A party without incoming media gets reports, but no stream that could end.
+            // If a party has received no media, it gets reports, but it has no stream that could end.
             self.counters.byes += u64::from(party.came > 0);
         }
         self.counters.reports += 1;
@@ -210,7 +210,7 @@ impl Rtcp {
         self.parties.iter().any(Party::is_awaiting_bye)
     }
 
-    /// Completes the counts: counts the parties that have received no BYE.
+    /// Completes the counts with the parties that have received no BYE.
     pub(super) fn finish(&mut self) {
         let silent = self.parties.iter().filter(|party| party.is_awaiting_bye());
         self.counters.byes_missing = silent.count() as u64;
@@ -221,7 +221,7 @@ impl Rtcp {
         &self.counters
     }
 
-    /// Returns the party that receives this SSRC.
+    /// Returns the party that receives the stream with this SSRC.
     fn party_of(&self, gateway_ssrc: u32) -> usize {
         other_party(gateway_ssrc.wrapping_sub(self.first_gateway_ssrc) as usize)
     }
@@ -242,7 +242,7 @@ impl Party {
         }
     }
 
-    /// Stores a sender report of ours, to check the gateway's LSR.
+    /// Stores a sender report of a party. The gateway's LSR is checked against it.
     fn note_sender_report(&mut self, bytes: &[u8], now_ns: u64) {
         let Some(middle) = reports::sender_report_time(bytes) else {
             return;
@@ -266,7 +266,7 @@ impl Party {
         untrue
     }
 
-    /// Whether the losses in a report agree with the fate of our packets up to that time.
+    /// Whether the losses in a report agree with what happened to the packets of the stream up to that time.
     fn missed_as_much(
         &mut self,
         stream: usize,
@@ -274,12 +274,12 @@ impl Party {
         at_ns: u64,
         ledger: &Ledger,
     ) -> bool {
-        // Statistics begin with the second packet in a row (RFC 3550, A.1), which is number 1.
+        // The gateway's statistics begin with the second packet in a row (RFC 3550, A.1), which is packet 1.
         let base = u32::from(caller::sequence_number(stream, 1));
         let expected = block.highest.wrapping_sub(base).wrapping_add(1);
         let lost = block.cumulative_lost;
         let (expected_before, lost_before) = std::mem::replace(&mut self.said, (expected, lost));
-        // The fraction is the losses since the last report, in 256ths of the packets expected since (A.3).
+        // The fraction is the number of losses since the last report, in 256ths of the packets expected since then (RFC 3550, A.3).
         let expected_since = i64::from(expected) - i64::from(expected_before);
         let lost_since = (i64::from(lost) - i64::from(lost_before)).max(0);
         let fraction = (lost_since << 8).checked_div(expected_since).unwrap_or(0);
@@ -288,32 +288,32 @@ impl Party {
             && i64::from(block.fraction_lost) == fraction.min(255)
     }
 
-    /// Whether the jitter is possible for the packet that is reported as the highest.
+    /// Whether the jitter in a report is possible after the packet that the report names as the highest.
     fn jittered_as_much(&self, block: &Block) -> bool {
-        // Packet 0 does not count, so the number of expected packets is the number of the highest packet.
+        // Packet 0 does not count, so the number of expected packets equals the number of the highest packet.
         let highest = self.said.0;
         let known = self.jitters.iter();
         let mut later = known.skip_while(|(packet, _)| *packet != highest);
         let reported = block.jitter_units as f32;
-        // Overtaken packets may have arrived after the highest one.
+        // Overtaken packets may have arrived after the highest packet.
         later
             .by_ref()
             .take_while(|(packet, _)| *packet <= highest)
             .any(|(_, units)| units.contains(&reported))
     }
 
-    /// Whether LSR and DLSR match a sender report of ours (RFC 3550, section 6.4.1).
+    /// Whether LSR and DLSR match a sender report of the party (RFC 3550, section 6.4.1).
     fn heard_of_us(&self, block: &Block, at_ns: u64) -> bool {
         if block.lsr == 0 {
-            // Our first sender report may still be in transit.
+            // The party's first sender report may still be in transit.
             return block.dlsr == 0 && self.sender_reports <= 1;
         }
-        // Our last sender report may be in transit, so the LSR may be that of the one before.
+        // The party's last sender report may still be in transit. In that case the LSR is that of the report before it.
         let mut sent = self.last_sender_reports.iter();
         let Some((_, sent_ns)) = sent.find(|(middle, _)| *middle == block.lsr) else {
             return false;
         };
-        // The round-trip time is the elapsed time minus this time.
+        // The round-trip time is the time since the sender report, minus this time.
         let held_ns = u64::from(block.dlsr) * 1_000_000_000 / 65_536;
         let way_ns = (at_ns + DLSR_SLACK_NS).checked_sub(sent_ns + held_ns);
         way_ns.is_some_and(|way_ns| way_ns <= DLSR_SLACK_NS + WAY_NS_MAX)
@@ -337,15 +337,15 @@ pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
     }
 }
 
-/// Number of stored bounds: more than five seconds of packets, because a report is never older.
+/// Number of stored bounds. They are for more than five seconds of packets, and a report is never older than that.
 const JITTERS_MAX: usize = 256;
-/// Tolerance of DLSR. The gateway reads its clock at the start of a slice, and a sender report that arrives during the slice
-/// counts as received at that time. A slice takes at most 20 ms, unless the machine is too busy.
+/// Tolerance of DLSR. The gateway reads its clock at the start of a slice, so a sender report that arrives during the slice counts as
+/// received at the start. A slice takes at most 20 ms, unless the machine is too busy.
 const DLSR_SLACK_NS: u64 = 100_000_000;
-/// Maximum time in transit. It is longer than any report takes on a badly overloaded machine, but shorter than the interval of
-/// two reports, so that a constant DLSR is noticed.
+/// Maximum time in transit. It is longer than the transit of any report on a badly overloaded machine. It is shorter than the interval
+/// between two reports, so that a constant DLSR is noticed.
 const WAY_NS_MAX: u64 = 2_000_000_000;
-/// Size of the buffer: enough for a report on one stream, and a name.
+/// Size of the buffer. It has room for a report on one stream, and for a name.
 const RTCP_BYTES_MAX: usize = 512;
 
 #[cfg(test)]
@@ -363,9 +363,9 @@ mod tests {
         None,
         /// The gateway reports a loss that the network did not cause.
         Lost,
-        /// The gateway has sent one packet less than it reports.
+        /// The gateway reports one packet more than it has sent.
         Sent,
-        /// A word of the report block is changed, from this byte on.
+        /// The word at this offset of the report block is replaced by this value.
         Word(usize, u32),
     }
 
@@ -374,8 +374,8 @@ mod tests {
     const LSR: usize = 16;
     const DLSR: usize = 20;
 
-    /// Simulates a gateway that receives 2000 packets of stream 0, except for number 100, which the network has lost. It sends
-    /// as many packets. Returns the result of the checks of its reports.
+    /// Simulates a gateway that receives 2000 packets of stream 0, except for packet 100, which the network has lost. The gateway sends as
+    /// many packets. Returns the result of the checks of its reports.
     fn play(lie: Lie) -> RtcpCounters {
         let mut ledger = Ledger::new(1);
         let mut rtcp = Rtcp::new(1, 0, FIRST_SSRC, |_| 5004);
@@ -410,7 +410,7 @@ mod tests {
             let mut bytes = [0; 1500];
             while let Some(len) = gateway.poll_transmit(now_ns, &mut bytes) {
                 if let Lie::Word(place, word) = lie {
-                    // The report block follows the header of a sender report.
+                    // The report block follows the header and the sender information of the report.
                     let place = 28 + place;
                     bytes[place..place + 4].copy_from_slice(&word.to_be_bytes());
                 }
@@ -447,10 +447,10 @@ mod tests {
             // The true jitter is half of 10 ms.
             (JITTER, 0),
             (JITTER, 400),
-            // An LSR that says that no sender report has arrived, and the LSR of a report that was never sent.
+            // The first LSR says that no sender report has arrived. The second one is that of a report that was never sent.
             (LSR, 0),
             (LSR, 1),
-            // A DLSR that says that the sender report has just arrived, and one that says that it arrived before it was sent.
+            // The first DLSR says that the sender report has just arrived. The second one says that it arrived before it was sent.
             (DLSR, 0),
             (DLSR, 60 << 16),
         ] {
@@ -475,7 +475,7 @@ mod tests {
                 payload_type: PayloadType(0),
             };
             rtcp.handle_rtp(S, header, 160);
-            // The parties hang up first.
+            // Here the parties hang up before the gateway does.
             rtcp.leave(S, |_, _| {});
             assert!(rtcp.is_awaiting_bye());
             if is_polite {

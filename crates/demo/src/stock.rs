@@ -1,5 +1,5 @@
-//! Carries the same streams with GStreamer's own elements, for comparison. Each one-way stream has a pipeline, without jitter
-//! buffer and RTCP.
+//! Carries the demo's streams with GStreamer's own elements, for comparison. Each one-way stream has a pipeline, without jitter buffer and
+//! RTCP.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(super) fn load_plugins(config: &Config) -> miette::Result<()> {
 /// Starts all streams.
 pub(super) fn start(args: &DemoArgs, config: Config) -> miette::Result<Gateway> {
     let mut gateway = Gateway::start(config, Elements::Stock).into_diagnostic()?;
-    // Streams that failed to start have posted their error by now.
+    // Streams that fail to start have reported their error by now.
     gateway.handle_for(Some(Duration::ZERO));
     if gateway.streams_running() < usize::from(args.streams) {
         bail!(

@@ -1,14 +1,14 @@
-//! The parties' audio: a tone for each stream. A packet's samples depend only on the numbers of stream and packet.
+//! The parties' audio: a tone for each stream. The samples of a packet depend only on the numbers of its stream and of the packet.
 //!
 //! Streams with even numbers are sent in PCMU and received in PCMA. Streams with odd numbers are sent in PCMA and received in
 //! PCMU.
 //!
-//! Both parties compute the same packet independently, so payloads need not be stored to be checked. The tones are chosen so
-//! that [`DISTINCT_PACKETS`] consecutive packets of a stream all differ. So the payload alone identifies the packet.
+//! Sender and receiver compute the same packet independently, so payloads need not be stored to be checked. The tones are chosen so that
+//! [`DISTINCT_PACKETS`] consecutive packets of a stream all differ. So the payload alone identifies the packet.
 
 use super::g711::{alaw_to_linear, linear_to_alaw, linear_to_ulaw, ulaw_to_linear};
 
-/// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
+/// Number of samples of a packet of 20 ms at 8000 Hz. In G.711, it is also the number of bytes.
 pub(super) const PACKET_SAMPLES: usize = 160;
 
 /// Number of consecutive packets of a stream that have different payloads.
@@ -25,9 +25,9 @@ pub(super) type Payload = [u8; PACKET_SAMPLES];
 pub(super) struct Tones {
     /// One period of a sine, in µ-law and in A-law.
     spoken: [Box<[u8; PERIOD]>; 2],
-    /// The period as it must be received: converted to the other law.
+    /// One period of a sine in the form in which it must be received, converted to the other law.
     heard: [Box<[u8; PERIOD]>; 2],
-    /// For each stream, how far a sample advances in the period, in units of 2^-32.
+    /// The distance of two samples in the period, in units of 2^-32, for each stream.
     steps: Vec<u32>,
 }
 
@@ -61,7 +61,7 @@ impl Tones {
         self.payload(&self.spoken[stream % 2], stream, packet)
     }
 
-    /// Returns the same packet as it must arrive.
+    /// Returns packet number `packet` of a stream in the form in which it must arrive.
     #[cfg(test)]
     pub(super) fn expected(&self, stream: usize, packet: u32) -> Payload {
         self.payload(&self.heard[stream % 2], stream, packet)
@@ -72,13 +72,13 @@ impl Tones {
         payload.len() == PACKET_SAMPLES && self.follows(stream, packet, 0, payload)
     }
 
-    /// Whether this is the expected payload apart from the first [`MENDED_SAMPLES`].
+    /// Whether this is the expected payload of a received packet, except for the first [`MENDED_SAMPLES`].
     pub(super) fn ends_as_expected(&self, stream: usize, packet: u32, payload: &[u8]) -> bool {
         let end = payload.get(MENDED_SAMPLES..PACKET_SAMPLES);
         end.is_some_and(|end| self.follows(stream, packet, MENDED_SAMPLES as u32, end))
     }
 
-    /// Whether `samples` match a packet from its sample `first` onwards. The first few samples usually decide.
+    /// Whether `samples` match a packet from its sample `first` on. The first few samples usually decide.
     fn follows(&self, stream: usize, packet: u32, first: u32, samples: &[u8]) -> bool {
         let (step, heard) = (self.steps[stream], &self.heard[stream % 2]);
         let start = packet
@@ -123,15 +123,15 @@ fn distinct_step(hz: f64) -> u32 {
 const RATE_HZ: f64 = 8000.0;
 const LOWEST_HZ: f64 = 300.0;
 const BAND_HZ: f64 = 3000.0;
-/// Amplitude of the tones: about -8 dBFS.
+/// Amplitude of the tones. It is about -8 dBFS.
 const AMPLITUDE: f64 = 13_000.0;
 /// Number of entries in the table of one period.
 const PERIOD: usize = 4096;
 /// Shift that converts a phase of 32 bits to an index in the table.
 const PHASE_SHIFT: u32 = 32 - PERIOD.ilog2();
-/// Minimum difference of phases: 1/512 of a period. Packets that differ by this much differ in many samples.
+/// Minimum difference of phases, which is 1/512 of a period. Packets that differ by this much differ in many samples.
 const PHASE_APART: u32 = 1 << 23;
-/// Maximum number of tones that are tried. Half of all tones are suitable, so this is never reached.
+/// Maximum number of tones that are tried. Half of all tones are suitable, so a search never tries that many.
 const CANDIDATES_MAX: u32 = 5000;
 
 #[cfg(test)]
@@ -159,8 +159,8 @@ mod tests {
         assert_eq!(tones.steps.iter().collect::<HashSet<_>>().len(), 3000);
     }
 
-    /// The reference is the sine itself. Encoding in each law changes a sample by at most half a step. A step is a sixteenth of
-    /// the start of its segment.
+    /// The reference is the sine itself. Encoding in each law changes a sample by at most half a step. The width of a step is a sixteenth
+    /// of the start of its segment.
     #[test]
     fn sent_and_expected_samples_equal_the_tone() {
         let tones = Tones::new(7);

@@ -66,7 +66,7 @@ struct BlockedSeen {
 }
 
 impl ContextsArgs {
-    /// Queries the process, and prints.
+    /// Queries the process, and prints its answer.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let pid = match self.pid {
             Some(pid) => pid,
@@ -111,10 +111,10 @@ fn ask(pid: u32) -> miette::Result<String> {
     Ok(text)
 }
 
-/// Finds the process that can be queried.
+/// Finds the process to query, if only one can be queried.
 ///
 /// # Errors
-/// No process, or more than one, can be queried.
+/// Fails if no process, or more than one, can be queried.
 fn only_process() -> miette::Result<u32> {
     let path = socket_path(0);
     let folder = path
@@ -141,7 +141,7 @@ fn only_process() -> miette::Result<u32> {
     }
 }
 
-/// Formats a context for people.
+/// A context, formatted as a table.
 struct Table<'a> {
     context: &'a ContextSeen,
     elements: bool,
@@ -201,5 +201,5 @@ fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-/// Time-out for the answer; a very busy process needs some time.
+/// Time-out for the answer. A very busy process needs some time.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -21,8 +21,8 @@ mod run;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-/// mimalloc. Memory of calls is allocated on one thread and freed on others, for which the C library's allocator takes
-/// contended locks.
+/// The allocator is mimalloc. Calls allocate memory on one thread and free it on others. The C library's allocator takes contended locks
+/// for that.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,4 +1,4 @@
-//! The structure of a file in any format: a header, the audio, and an end. This module produces bytes, and uses no file or
+//! The structure of a file in any format: a header, the audio or packets, and an end. This module produces bytes, and uses no file or
 //! clock.
 
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ pub(super) struct Container {
     kind: Kind,
     sound: Sound,
     pub(super) notes: Notes,
-    /// Frames added so far.
+    /// Number of frames so far.
     frames: u64,
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     bytes: u64,
 }
 
@@ -28,7 +28,7 @@ enum Kind {
 }
 
 impl Container {
-    /// Creates an empty file. `tracks`: number of parties with their own tracks.
+    /// Creates an empty file. `tracks` is the number of parties that have their own tracks.
     pub(super) fn new(
         format: RecordingFormat,
         sound: Sound,
@@ -48,7 +48,7 @@ impl Container {
         }
     }
 
-    /// Returns the coding of audio with this rate in a format.
+    /// Returns the coding that a file of this format has for audio of this rate.
     pub(super) fn coding(format: RecordingFormat, rate_hz: u32, law: Coding) -> Coding {
         match format {
             RecordingFormat::WavG711 | RecordingFormat::MkaG711 if rate_hz == G711_HZ => law,
@@ -68,17 +68,17 @@ impl Container {
         }
     }
 
-    /// Returns the header that the file would have after `bytes` more bytes.
+    /// Returns the header that the file will have after `bytes` more bytes.
     pub(super) fn head_ahead(&self, bytes: u64) -> Vec<u8> {
         wav::head(self.sound, &self.notes, self.bytes.saturating_add(bytes))
     }
 
-    /// Returns the number of bytes of this much audio.
+    /// Returns the number of bytes that this much audio takes.
     pub(super) fn bytes_in(&self, seconds: u64) -> u64 {
         seconds * u64::from(self.sound.rate_hz) * u64::from(self.sound.frame_bytes())
     }
 
-    /// Whether the header contains the size. A file without an end is then read only up to that size.
+    /// Whether the header contains the size. If such a file has been cut off, players read it only up to that size.
     pub(super) fn has_size_in_head(&self) -> bool {
         self.kind == Kind::Wav
     }
@@ -94,7 +94,7 @@ impl Container {
         self.count(frames, out.len() - begin);
     }
 
-    /// Returns whether the format needs no framing. If so, counts these frames, which the caller must write itself.
+    /// Returns `true` if the format needs no framing. In that case, counts the frames, which the caller must write itself.
     pub(super) fn add_as_it_is(&mut self, frames: &[u8]) -> bool {
         let is_wav = self.kind == Kind::Wav;
         if is_wav {
@@ -129,7 +129,7 @@ impl Container {
         }
     }
 
-    /// Returns how many more frames fit if the file may have at most this many bytes.
+    /// Returns the number of frames that still fit if the file may have at most this many bytes.
     pub(super) fn room_frames(&self, bytes_max: Option<u64>) -> u64 {
         let allowed = match self.kind {
             Kind::Wav => bytes_max.unwrap_or(u64::MAX).min(wav::DATA_BYTES_MAX),
@@ -144,13 +144,13 @@ impl Container {
         self.bytes
     }
 
-    /// Returns the duration of the audio, ms.
+    /// Returns the duration of the audio in ms.
     pub(super) fn duration_ms(&self) -> u64 {
         self.frames * 1000 / u64::from(self.sound.rate_hz)
     }
 
-    /// Takes over a file that was cut off, up to its last complete part. `length`: number of bytes after the header. `peek`:
-    /// returns 16 of these bytes, padded with zeros.
+    /// Takes over a file that was cut off, up to its last complete part. `length` is the number of bytes after the header. `peek` returns
+    /// 16 of these bytes from a position on, padded with zeros.
     pub(super) fn take_over(&mut self, length: u64, peek: &dyn Fn(u64) -> [u8; 16]) {
         match self.kind {
             Kind::Wav => {
@@ -166,7 +166,7 @@ impl Container {
     }
 }
 
-/// Rate of G.711 (ITU-T G.711).
+/// Sample rate of G.711 (ITU-T G.711).
 const G711_HZ: u32 = 8000;
 
 #[cfg(test)]

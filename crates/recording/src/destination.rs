@@ -8,7 +8,7 @@ use threadbare_files::{Disk, Failure};
 /// The operation that finishes a file.
 pub(super) type Keeping = Pin<Box<dyn Future<Output = Result<PathBuf, Failure>> + Send>>;
 
-/// Renames the complete file `part` to `wanted`, or to `other` if `wanted` exists. Returns the new name.
+/// Renames the complete file `part` to `wanted`, or to `other` if a file named `wanted` exists. Returns the new name.
 pub(super) async fn keep(
     disk: &Disk,
     part: PathBuf,
@@ -23,7 +23,7 @@ pub(super) async fn keep(
     Ok(name)
 }
 
-/// Returns the path of the metadata of a recording.
+/// Returns the path of a recording's metadata.
 pub(super) fn metadata_path(path: &Path) -> PathBuf {
     path.with_extension("txt")
 }

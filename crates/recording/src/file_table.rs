@@ -1,4 +1,4 @@
-//! The files of all recordings, and the pending operations on them. Nothing here blocks.
+//! The files of all recordings, and the pending operations on them. No function of this module blocks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub(super) enum What {
         root: Arc<Path>,
         entry: Box<Entry>,
         path: Result<PathBuf, Failure>,
-        /// The wanted name.
+        /// The name that the file should get.
         wanted: PathBuf,
     },
     /// The file was abandoned and removed.
@@ -70,7 +70,7 @@ pub(super) struct FileTable {
     pub(super) jobs: FuturesUnordered<Job>,
     /// Number of pending operations of each recording.
     pub(super) open_jobs: HashMap<RecordingId, usize>,
-    /// The last files of each recording, and the metadata of the first file.
+    /// The ids of the last files of each recording, and the metadata of its first file.
     pub(super) files: HashMap<RecordingId, Files>,
     pub(super) shared: Arc<SharedState>,
     pub(super) rooms: Rooms,
@@ -95,7 +95,7 @@ impl Journal {
     fn write(&self, bytes: Vec<u8>) {
         let cx = &mut Context::from_waker(Waker::noop());
         let (length, data) = (bytes.len(), || Data::Owned(Box::new(bytes)));
-        // This is always ready, because the write is not limited by the budget.
+        // The write is never delayed, because this file is not subject to the budget.
         if let Poll::Ready(Err(error)) = self.file.poll_write(cx, length, false, data) {
             tracing::error!(%error, "cannot write the journal of recordings");
         }
@@ -107,7 +107,7 @@ impl Journal {
 pub(super) struct Shape {
     pub(super) sound: Sound,
     pub(super) tracks: u8,
-    /// Time of the first frame on the monotonic clock, ns.
+    /// Time of the first frame on the monotonic clock, in ns.
     pub(super) first_ns: u64,
 }
 
@@ -137,7 +137,7 @@ impl FileTable {
         shape: Shape,
         metadata: Option<String>,
     ) -> Part {
-        // Read this again, because the wall clock may have been set.
+        // The offset of the clocks is read again, because the wall clock may have been set.
         self.unix_at_zero_ns = unix_at_zero_ns();
         let unix_ns = self.unix_ns(shape.first_ns);
         let started_unix_ms = unix_ns / NS_PER_MS;
@@ -196,7 +196,7 @@ impl FileTable {
         Part::begin(files, root, entry, end_ns, spec)
     }
 
-    /// Returns the shared path of a folder, which must be open.
+    /// Returns the shared path of a folder. The folder must be open.
     fn root(&self, root: &Path) -> Arc<Path> {
         let known = self.journals.get_key_value(root);
         known.map_or_else(|| root.into(), |(root, _)| root.clone())
@@ -224,14 +224,14 @@ impl FileTable {
         });
     }
 
-    /// Finishes a file.
+    /// Ends a file and gives it its final name.
     pub(super) fn finish(&mut self, of: RecordingId, part: Part) {
         let (root, wanted) = (part.root.clone(), part.root.join(&part.entry.path));
         let (entry, keeping) = part.finish(&self.disk);
         self.keep(of, root, wanted, entry, keeping);
     }
 
-    /// Finishes a file that has failed.
+    /// Ends a file that has failed, and gives the written part its final name.
     pub(super) fn cut(&mut self, of: RecordingId, part: Part, failure: &Failure) {
         let (root, wanted) = (part.root.clone(), part.root.join(&part.entry.path));
         let (mut entry, keeping) = part.cut(&self.disk);
@@ -278,7 +278,7 @@ impl FileTable {
         }));
     }
 
-    /// Removes all files of a recording whose operations are done. Returns whether there are files.
+    /// Removes all files of a recording whose operations are done. Returns `true` if there are files.
     pub(super) fn sweep(&mut self, of: RecordingId) -> bool {
         let Some(files) = self.files.remove(&of) else {
             return false;
@@ -318,7 +318,7 @@ impl FileTable {
         let (root, entry) = match found {
             Some(found) if found.1.state != RecordingState::Running => found,
             other => {
-                // This fails if the receiver is gone.
+                // This fails if nobody waits for the answer.
                 let _ = tell.send(other.map_or(Deleted::Unknown, |_| Deleted::Grows));
                 return;
             }
@@ -354,7 +354,7 @@ impl FileTable {
         }));
     }
 
-    /// Adds a folder for recordings. Its journal must exist.
+    /// Adds a folder for recordings. The folder must already have a journal.
     pub(super) fn open_root(&mut self, root: Arc<Path>) {
         let mut options = Options::new(Access::Append);
         options.linger = Duration::ZERO;
@@ -383,7 +383,7 @@ impl FileTable {
         let file = self.disk.open(new_journal_path(root), options);
         let journal = Journal { file, lines: 0 };
         journal.write(lock(&self.shared.index).to_journal(root));
-        // Later lines are appended to the new journal.
+        // Later lines are appended to the new journal instead of this one.
         drop(journal.file.finish(Ending {
             sync: false,
             rename_to: Some(journal_path(root)),
@@ -439,7 +439,7 @@ impl FileTable {
                         entry.error = Some(error.to_string());
                         let id = entry.id.clone();
                         self.shared.publish(&root, *entry);
-                        // If anything is left, the next process repairs it.
+                        // If anything of the file is left, the next process repairs it.
                         lock(&self.shared.index).remove(&id);
                     }
                 }
@@ -459,7 +459,7 @@ impl FileTable {
                 tell,
             } => {
                 let deleted = self.note_deleted(&root, id, result);
-                // This fails if the receiver is gone.
+                // This fails if nobody waits for the answer.
                 let _ = tell.send(deleted);
             }
             What::Beside(Ok(())) | What::Swept => {}
@@ -488,7 +488,7 @@ impl FileTable {
         }
     }
 
-    /// Converts a time of the monotonic clock.
+    /// Converts a time of the monotonic clock to nanoseconds since 1970.
     pub(super) fn unix_ns(&self, at_ns: u64) -> u64 {
         self.unix_at_zero_ns.saturating_add(at_ns)
     }
@@ -507,7 +507,7 @@ impl FileTable {
     }
 }
 
-/// Deletes a file and its metadata on the disk. If the file has left the disk, it may be in the store.
+/// Deletes a file and its metadata on the disk. If the file is no longer on the disk, deletes it from the store.
 async fn delete(
     disk: &Disk,
     path: &Path,
@@ -523,7 +523,7 @@ async fn delete(
             }
             Err(_) => {}
         }
-        // This fails without metadata.
+        // This fails if the recording has no metadata.
         let _ = disk.remove(metadata_path(path)).await;
     }
     for object in objects.into_iter().flatten().filter(|_| !is_gone) {
@@ -556,9 +556,9 @@ pub(super) fn log_names(of: &Subject) -> (Option<&str>, Option<&str>) {
     }
 }
 
-/// Maximum bytes of all recordings that wait for the disk: two seconds of 1000 calls with 16 bits.
+/// Maximum number of bytes of all recordings that wait for the disk. They are two seconds of 1000 calls with 16 bits.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// Number of lines after which a journal is rewritten: some 5 MB.
+/// Number of lines after which a journal is rewritten. They have about 5 MB.
 const LINES_MAX: usize = 10_000;
 /// Maximum number of files that are deleted together with their recording.
 const FILES_DISCARDED_MAX: usize = 1000;

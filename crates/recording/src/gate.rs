@@ -11,13 +11,13 @@ pub(super) struct Gate {
     on: RecordOn,
     before_ns: u64,
     after_ns: u64,
-    /// Whether a call has started. After that, all audio is recorded, even if parties are silent.
+    /// Whether a call has started. From then on, all audio is recorded, even if parties are silent.
     has_begun: bool,
-    /// Time until which frames are recorded, ns.
+    /// Time until which frames are recorded, in ns.
     open_until_ns: u64,
-    /// Start of the current interruption, ns.
+    /// Start of the current interruption, in ns.
     since_ns: Option<u64>,
-    /// Frames that may still be recorded, in the file's coding.
+    /// Frames that may still be recorded if an interruption follows, in the file's coding.
     waiting: VecDeque<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Gate {
 
     /// Returns the time before which frames up to `until_ns` are recorded. Later frames must be passed to [`wait`](Self::wait).
     ///
-    /// `heard_ns`: when each side was last heard.
+    /// `heard_ns` contains the times at which each side was last heard.
     pub(super) fn keeps_until_ns(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> u64 {
         let always = |is_kept| if is_kept { u64::MAX } else { 0 };
         match self.on {
@@ -70,7 +70,8 @@ impl Gate {
         self.open_until_ns
     }
 
-    /// Stores frames that may still be recorded. It stores the time before an interruption, and the time to detect it.
+    /// Stores frames that are recorded if an interruption follows. The stored frames are as long as the time to record before an
+    /// interruption, plus the time to detect the interruption.
     pub(super) fn wait(&mut self, frames: &[u8], rate_hz: u32, frame_bytes: usize) {
         if self.on != RecordOn::Loss {
             return;
@@ -88,10 +89,9 @@ impl Gate {
     }
 }
 
-/// Silence of a stream's sender after which recording stops. It is longer than the pauses of senders with comfort noise (RFC
-/// 3389).
+/// Silence of a stream's sender after which the recording stops. It is longer than the pauses of senders with comfort noise (RFC 3389).
 const CALL_SILENCE_NS: u64 = 10_000_000_000;
-/// Silence after which a side that was heard counts as interrupted.
+/// Silence after which a side counts as interrupted. The side must have been heard before.
 const INTERRUPTION_NS: u64 = 500_000_000;
 /// Maximum time of one interruption that is recorded.
 const INTERRUPTION_NS_MAX: u64 = 60_000_000_000;
@@ -116,7 +116,7 @@ mod tests {
         })
     }
 
-    /// Runs 200 steps of 100 ms. Returns the steps that are recorded. `heard`: whether each side is heard in a step.
+    /// Runs 200 steps of 100 ms. Returns the steps that are recorded. `heard` returns whether each side is heard in a step.
     fn kept(gate: &mut Gate, heard: impl Fn(u64) -> Vec<bool>) -> Vec<u64> {
         let mut last = vec![None; heard(0).len()];
         let mut kept = Vec::new();
@@ -147,18 +147,18 @@ mod tests {
     fn only_audio_around_an_interruption_is_kept() {
         let none = kept(&mut gate(RecordOn::Loss), |n| vec![n < 1000, false]);
         assert!(none.is_empty(), "{none:?}");
-        // A second is missing. Audio is recorded from its detection until a second after its end.
+        // A second is missing. Audio is recorded from the time at which this is detected until a second after the end of the interruption.
         let one = kept(&mut gate(RecordOn::Loss), |n| {
             vec![!(100..110).contains(&n)]
         });
         assert_eq!(one, (105..120).collect::<Vec<_>>());
-        // The sender does not come back.
+        // Here the sender does not come back.
         let for_ever = kept(&mut gate(RecordOn::Loss), |n| vec![n < 100]);
         assert_eq!((for_ever[0], for_ever.len()), (105, 600 + 9 - 5));
     }
 
-    /// This works for turns of any length. If a turn is longer than the time after an interruption, only its first part is
-    /// recorded.
+    /// Turns of any length must give this result. If a turn is longer than the time that is recorded after an interruption, only the first
+    /// part of the turn is recorded.
     #[test]
     fn audio_after_an_interruption_is_recorded_to_the_frame() {
         for turn_ms in [20, 600, 1700] {
@@ -189,7 +189,7 @@ mod tests {
         for n in 0..100 {
             gate.wait(&[n; 1600], 8000, 2);
         }
-        // The last 2.5 s are stored, in frames of two bytes.
+        // The last 2.5 s are stored, with two bytes for each frame.
         let waiting = gate.take_waiting();
         assert_eq!((waiting.len(), waiting[0]), (40_000, 75));
         assert!(gate.take_waiting().is_empty());

@@ -1,4 +1,5 @@
-//! The list of recordings, in memory and as lines of a journal in each folder. This module uses no file or clock.
+//! The list of recordings, in memory and in the journal of each folder. This module produces and parses the journals' lines, and uses no
+//! file or clock.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -15,9 +16,9 @@ use threadbare_config::RecordingFormat;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
-    /// The name of a stream.
+    /// A stream, by its name.
     Stream(Arc<str>),
-    /// A Call-ID.
+    /// A call, by its Call-ID.
     Call(Arc<str>),
 }
 
@@ -36,7 +37,7 @@ pub enum RecordingState {
 }
 
 impl RecordingState {
-    /// Returns the name in replies.
+    /// Returns the name of the state in replies.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,21 +52,21 @@ impl RecordingState {
 /// A file of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Unique number. Files that started later have greater numbers.
+    /// Unique id. Files that started later have greater ids.
     pub id: String,
-    /// The stream or call.
+    /// The stream or call that is recorded.
     pub of: Subject,
     /// Path of the file below its folder.
     pub path: PathBuf,
     /// Format of the file.
     pub format: RecordingFormat,
     pub(super) coding: Coding,
-    /// Frames per second; 0 for packets.
+    /// Frames per second. It is 0 for packets.
     pub rate_hz: u32,
     /// Channels of a frame.
     pub channels: u8,
     pub(super) tracks: u8,
-    /// Start time, ms since 1970.
+    /// Start time in ms since 1970.
     pub started_unix_ms: u64,
     /// State of the file.
     pub state: RecordingState,
@@ -73,13 +74,13 @@ pub struct Entry {
     pub duration_ms: u64,
     /// Size of the file.
     pub bytes: u64,
-    /// Time that is silent because the disk was too slow, ms.
+    /// Duration of the silence that replaces audio lost because the disk was too slow, in ms.
     pub missed_ms: u64,
-    /// Loudness of the audio; `None`: not measured, or too quiet.
+    /// Loudness of the audio. `None`: it was not measured, or the audio is too quiet.
     pub loudness: Option<FileLoudness>,
-    /// Why the file was cut off.
+    /// The reason for which the file was cut off.
     pub error: Option<String>,
-    /// Location in the object store; `None`: the file is on the disk.
+    /// Location in the object store. `None`: the file is on the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
 }
@@ -122,14 +123,14 @@ impl Entry {
         }
     }
 
-    /// Returns the path below the folder while the file grows.
+    /// Returns the path below the folder that the file has while it grows.
     pub(super) fn part_path(&self) -> PathBuf {
         let ending = self.format.ending();
         let id = &self.id;
         self.with_stem(|stem| format!("{stem}.{id}.part.{ending}"))
     }
 
-    /// Returns the path below the folder that the complete file gets if another file already has the wanted name.
+    /// Returns the path below the folder that the complete file gets if another file has the wanted name.
     pub(super) fn other_path(&self) -> PathBuf {
         let ending = self.format.ending();
         let id = &self.id;
@@ -141,7 +142,7 @@ impl Entry {
         self.path.with_file_name(name(stem.unwrap_or_default()))
     }
 
-    /// Whether the path stays below the folder. This is checked, because the journal is not trusted.
+    /// Whether the path stays below the folder. This must be checked because the journal is not trusted.
     fn is_inside(&self) -> bool {
         let is_name = |part| matches!(part, Component::Normal(_));
         self.path.components().count() > 0 && self.path.components().all(is_name)
@@ -184,7 +185,7 @@ pub(super) enum Line {
 }
 
 impl Line {
-    /// Encodes the line, including the line end.
+    /// Encodes the line, including the end of the line.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         // This cannot fail, because each value can be written as JSON.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
@@ -233,7 +234,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Adds or updates a file. If there are too many, forgets the oldest one.
+    /// Adds or updates a file. If there are too many files, forgets the oldest one.
     pub(super) fn put(&mut self, root: &Arc<Path>, entry: Entry) {
         self.entries.insert(entry.id.clone(), (root.clone(), entry));
         if self.entries.len() > ENTRIES_MAX {
@@ -245,7 +246,7 @@ impl Index {
         self.entries.remove(id);
     }
 
-    /// Returns a file, and its folder.
+    /// Returns a file and its folder.
     pub(super) fn find(&self, id: &str) -> Option<&(Arc<Path>, Entry)> {
         self.entries.get(id)
     }
@@ -270,7 +271,7 @@ impl Index {
     /// Returns the file with this path.
     pub(super) fn find_path(&self, root: &Path, path: &Path) -> Option<Entry> {
         let is_it = |(of, entry): &&(Arc<Path>, Entry)| &**of == root && entry.path == path;
-        // Search from the end, because the recording is usually one of the last.
+        // The search starts at the end, because the recording is usually one of the last.
         let found = self.entries.values().rev().find(is_it);
         found.map(|(_, entry)| entry.clone())
     }
@@ -303,7 +304,7 @@ impl Index {
     }
 }
 
-/// Maximum number of entries, which have some 500 bytes each.
+/// Maximum number of entries. An entry has about 500 bytes.
 const ENTRIES_MAX: usize = 100_000;
 const MS_PER_DAY: u64 = 86_400_000;
 

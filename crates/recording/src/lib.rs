@@ -12,10 +12,10 @@
 //! | files | threads of `threadbare-files`, which limits the data of all files that wait for the disk |
 //! | `Index` | any thread, under a lock: the list of recordings, which is also in the journal of each folder |
 //!
-//! The name of a file contains `.part` until the file is complete. If a process is killed, the next one repairs its files
+//! The name of a file contains `.part` until the file is complete. If a process is killed, the next process repairs its files
 //! ([`Recorder::open_root`]).
 //!
-//! Part of the gateway `threadbare`; not a public interface.
+//! This crate is a part of the gateway `threadbare`, and not a public interface.
 #![forbid(unsafe_code)]
 
 mod container;

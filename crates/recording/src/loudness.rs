@@ -11,11 +11,11 @@ use super::sound::{Coding, Sound};
 /// Loudness and peak of a whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileLoudness {
-    /// Integrated loudness, LUFS.
+    /// Integrated loudness in LUFS.
     pub integrated_lufs: f64,
-    /// Loudness range, LU.
+    /// Loudness range in LU.
     pub range_lu: f64,
-    /// True peak of the loudest channel, dBTP.
+    /// True peak of the loudest channel in dBTP.
     pub true_peak_dbtp: f64,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for FileLoudness {
     }
 }
 
-/// Measures one file.
+/// Meter for the loudness of one file.
 #[derive(Debug)]
 pub(super) struct FileMeter {
     meter: Option<Box<Meter>>,
@@ -41,8 +41,7 @@ pub(super) struct FileMeter {
 }
 
 impl FileMeter {
-    /// Creates a meter for interleaved audio. It does not measure audio if loudness is not defined for the sample rate or the
-    /// channels.
+    /// Creates a meter for interleaved audio. It measures nothing if loudness is not defined for the sample rate or the number of channels.
     pub(super) fn new(sound: Sound) -> FileMeter {
         let mode = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK | Mode::HISTOGRAM;
         let meter = Meter::builder(sound.rate_hz, usize::from(sound.channels))
@@ -69,7 +68,7 @@ impl FileMeter {
         }
     }
 
-    /// Returns the loudness so far. `None`: the audio was too quiet, or too short.
+    /// Returns the loudness so far. `None`: the audio was too quiet or too short.
     pub(super) fn read(&self) -> Option<FileLoudness> {
         let meter = self.meter.as_ref()?;
         let peaks = (0..meter.channels()).filter_map(|channel| meter.true_peak(channel).ok());

@@ -1,14 +1,15 @@
 //! Matroska files with audio only: the header and the clusters (RFC 9559, and RFC 8794 for EBML). This module produces bytes,
 //! and uses no file or clock.
 //!
-//! While the file grows, its segment has no size. Each cluster is complete when it is written, so a truncated file can be
-//! played up to its last complete cluster. The length of the header is constant: duration and tags replace placeholders.
+//! While the file grows, its segment has no size. Each cluster is complete when it is written, so a truncated file can be played up to its
+//! last complete cluster. The length of the header is constant, because placeholders fill the space of the duration and the tags until they
+//! are known.
 
 use super::sound::{Coding, Sound};
 use super::wav::Notes;
 
-/// Returns the header of a file. `tracks`: number of tracks, among which the channels are divided. `end`: for a complete file,
-/// the number of frames, and of bytes after the header.
+/// Returns the header of a file. The channels are divided among `tracks` tracks. For a complete file, `end` contains the number of frames
+/// and the number of bytes after the header.
 pub(super) fn head(sound: Sound, tracks: u8, notes: &Notes, end: Option<(u64, u64)>) -> Vec<u8> {
     let mut head = Vec::new();
     let mut ebml = Vec::new();
@@ -48,14 +49,14 @@ pub(super) fn head(sound: Sound, tracks: u8, notes: &Notes, end: Option<(u64, u6
 
 fn info(sound: Sound, notes: &Notes, frames: Option<u64>) -> Vec<u8> {
     let mut info = Vec::new();
-    // The unit of times is 1 ms.
+    // Times are in units of 1 ms.
     number(&mut info, 0x002a_d7b1, 1_000_000);
     match frames {
         Some(frames) => {
             let ms = frames as f64 * 1000.0 / f64::from(sound.rate_hz);
             element(&mut info, 0x4489, &ms.to_be_bytes());
         }
-        // A placeholder of the same length.
+        // This is a placeholder of the same length.
         None => element(&mut info, VOID, &[0; 9]),
     }
     element(&mut info, 0x4d80, b"threadbare");
@@ -68,7 +69,7 @@ fn entry(sound: Sound, track: u8, tracks: u8) -> Vec<u8> {
     let mut entry = Vec::new();
     number(&mut entry, 0xd7, track.into());
     number(&mut entry, 0x73c5, track.into());
-    // The type of the track: audio.
+    // The type of the track is audio.
     number(&mut entry, 0x83, 2);
     // The track uses no lacing.
     number(&mut entry, 0x9c, 0);
@@ -105,7 +106,7 @@ fn wave_format(sound: Sound) -> Vec<u8> {
     format
 }
 
-/// Writes the tags, with the loudness if it is known. Fills up to a constant length.
+/// Writes the tags, with the loudness if it is known. Then pads them to a constant length.
 fn tags(head: &mut Vec<u8>, notes: &Notes) {
     let begin = head.len();
     if let Some(loudness) = notes.loudness {
@@ -140,13 +141,13 @@ fn tags(head: &mut Vec<u8>, notes: &Notes) {
     head.resize(head.len() + left, 0);
 }
 
-/// Appends a cluster with one block for each track. `at`: number of its first frame.
+/// Appends a cluster with one block for each track. `at` is the number of its first frame.
 pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[u8], out: &mut Vec<u8>) {
     let tracks = usize::from(tracks.max(1));
     let ms = at * 1000 / u64::from(sound.rate_hz);
     let mut time = Vec::new();
     number(&mut time, 0xe7, ms);
-    // The head of a block has four bytes: number of the track, time in the cluster, flags.
+    // The head of a block has four bytes: the number of the track, the time in the cluster, and the flags.
     let block = frames.len() / tracks + 4;
     let size = time.len() + tracks * (1 + 8 + block);
     id(out, CLUSTER);
@@ -155,7 +156,7 @@ pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[u8], out: &mu
     for track in 0..tracks {
         id(out, 0xa3);
         long_size(out, block as u64);
-        // The flags: a keyframe.
+        // The flags say that the block is a keyframe.
         out.extend([0x81 + track as u8, 0, 0, 0x80]);
         match (tracks, sound.frame_bytes() as usize / tracks) {
             (1, _) => out.extend_from_slice(frames),
@@ -181,8 +182,8 @@ fn pick<const BYTES: usize>(frames: &[u8], every: usize, first: usize, out: &mut
         .for_each(|(place, own)| *place = *own);
 }
 
-/// Returns the end of the last complete cluster, and the number of frames in all complete clusters. `length`: number of bytes
-/// after the header. `peek`: returns 16 of these bytes, padded with zeros.
+/// Returns the end of the last complete cluster, and the number of frames in all complete clusters. `length` is the number of bytes after
+/// the header. `peek` returns 16 of these bytes from a position on, padded with zeros.
 pub(super) fn whole(
     sound: Sound,
     tracks: u8,
@@ -200,7 +201,7 @@ pub(super) fn whole(
             break;
         }
         let blocks = u64::from(tracks) * (1 + 8 + 4);
-        // The identifier, the size, and one to eight bytes.
+        // These are the identifier, the size, and the time of one to eight bytes.
         let time = 2 + u64::from(head[13] & 0x7f);
         frames += size.saturating_sub(blocks + time) / u64::from(sound.frame_bytes());
         end = next;
@@ -221,7 +222,7 @@ fn long_size(out: &mut Vec<u8>, size: u64) {
 fn element(out: &mut Vec<u8>, name: u32, bytes: &[u8]) {
     id(out, name);
     match bytes.len() {
-        // A size with all bits set means an unknown size.
+        // A size with all bits set means an unknown size, so the size 127 needs the long form.
         size @ 0..0x7f => out.push(size as u8 | 0x80),
         size => long_size(out, size as u64),
     }
@@ -302,7 +303,7 @@ mod tests {
             let own = frame_bytes / tracks;
             let mut due = Vec::new();
             for track in 0..tracks {
-                // A block starts with identifier, size, number of the track, time, and flags.
+                // A block starts with its identifier, its size, the number of the track, the time, and the flags.
                 due.extend([0xa3, 1, 0, 0, 0, 0, 0, 0, 4 + 3 * own]);
                 due.extend([0x81 + track, 0, 0, 0x80]);
                 let place = |byte: &&u8| **byte % frame_bytes / own == track;

@@ -18,22 +18,22 @@ use super::outbox::Outbox;
 use super::sound::Coding;
 use threadbare_config::RecordSpec;
 
-/// Identifies a recording. Numbers are not reused.
+/// Identifies a recording. Ids are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RecordingId(pub(super) u64);
 
 /// A new recording.
 #[derive(Debug)]
 pub struct NewRecording {
-    /// The stream or call.
+    /// The stream or call to be recorded.
     pub of: Subject,
-    /// The settings.
+    /// The settings of the recording.
     pub spec: Arc<RecordSpec>,
     /// The source of audio or packets.
     pub source: Source,
-    /// Records only this party; `None`: all parties.
+    /// The only party that is recorded. `None`: all parties are recorded.
     pub side: Option<Side>,
-    /// Metadata stored with the first file.
+    /// Metadata that are stored with the first file.
     pub metadata: Option<String>,
     /// Whether the recording continues in another file after a disk failure.
     pub is_lasting: bool,
@@ -52,12 +52,12 @@ pub enum Source {
         sides: u8,
         /// Channels of each party in the file.
         channels: u8,
-        /// The law in which G.711 codes are written, if they are.
+        /// The law in which G.711 codes are written, if the format contains such codes.
         law: Coding,
     },
     /// Packets from a [`PacketRecorder`].
     Packets {
-        /// The port at which packets of each side were received.
+        /// The address at which the packets of each side were received.
         local: [SocketAddr; 2],
         /// The recorder's end of the queue.
         end: WayEnd,
@@ -67,11 +67,11 @@ pub enum Source {
 /// A change of a stream's recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Resume in the paused file, or in another one after a stop.
+    /// Resumes the recording, in the paused file or, after a stop, in another one.
     Resume,
-    /// Pause: leave out the following audio.
+    /// Pauses the recording. The following audio is left out.
     Pause,
-    /// Pause, and end the file.
+    /// Pauses the recording and ends the file.
     Stop,
 }
 
@@ -82,9 +82,9 @@ pub enum Deleted {
     Gone,
     /// The recording does not exist.
     Unknown,
-    /// The file is being written.
+    /// The file is still being written.
     Grows,
-    /// The file is being sent to the store.
+    /// The file is still being sent to the store.
     OnItsWay,
     /// The store refuses to delete the file, for this reason.
     Refused(threadbare_s3::Error),
@@ -94,12 +94,12 @@ pub enum Deleted {
 #[derive(Debug)]
 pub(super) struct SharedState {
     pub(super) index: Mutex<Index>,
-    /// Locks on the folders, against other processes.
+    /// Locks on the folders, which exclude other processes.
     pub(super) locks: Mutex<Vec<(PathBuf, OwnedFd)>>,
     pub(super) counters: Counters,
     pub(super) events: broadcast::Sender<FileEvent>,
     pub(super) observer: Mutex<Option<Observer>>,
-    /// Uploads of folders whose files go to a store.
+    /// Uploads from the folders whose files go to a store.
     pub(super) outboxes: Mutex<HashMap<Arc<Path>, Outbox>>,
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Observer {
 /// A file that has started, or that has reached its last state.
 pub type FileEvent = Arc<Entry>;
 
-/// Totals since the start.
+/// Totals since the start of the recorder.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) running: AtomicU64,
@@ -137,7 +137,7 @@ pub(super) enum Order {
         discard: bool,
         now_ns: u64,
     },
-    /// Changes the recording of a stream. Returns whether it exists.
+    /// Changes the recording of a stream. The answer says whether the recording exists.
     Change(String, Change, u64, oneshot::Sender<bool>),
     /// Deletes a file.
     Delete(String, oneshot::Sender<Deleted>),
@@ -145,7 +145,7 @@ pub(super) enum Order {
     Stored(Arc<Path>, PathBuf),
     /// A pending operation can continue.
     Woken,
-    /// Ends the thread. It is needed, because calls that are ending may still have a sender of the channel.
+    /// Ends the thread. The end of the channel would not do, because calls that are ending may still have a sender of it.
     End,
 }
 
@@ -157,7 +157,7 @@ struct Way {
     is_over: AtomicBool,
 }
 
-/// The recorder's end of the queue. After it is dropped, no more packets are queued.
+/// The recorder's end of the queue. After it is dropped, packets are no longer queued.
 #[derive(Debug, Default)]
 pub struct WayEnd(Arc<Way>);
 
@@ -167,7 +167,7 @@ impl WayEnd {
         self.0.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Number of dropped packets.
+    /// Returns the number of dropped packets.
     pub(super) fn dropped(&self) -> u64 {
         self.0.dropped.load(Relaxed)
     }
@@ -196,7 +196,7 @@ pub struct PacketRecorder {
 }
 
 impl PacketRecorder {
-    /// Handles a packet that a side has sent. Does not block.
+    /// Handles a packet that a side has sent. This function does not block.
     pub fn record_packet(&self, at_ns: u64, side: Side, from: SocketAddr, packet: &[u8]) {
         if self.way.is_over.load(Relaxed) {
             return;
@@ -225,10 +225,10 @@ impl SharedState {
         if let Some(Observer(tell)) = &*lock(&self.observer) {
             tell(&entry);
         }
-        // This fails without listeners.
+        // This fails if there are no listeners.
         let _ = self.events.send(Arc::new(entry));
     }
 }
 
-/// Maximum number of queued packets: four seconds of both sides in packets of 20 ms, which is longer than pauses of a disk.
+/// Maximum number of queued packets. They are four seconds of both sides in packets of 20 ms, which is longer than the pauses of a disk.
 const WAITING_MAX: usize = 400;

@@ -15,7 +15,7 @@ use super::index::Entry;
 use super::place::StoredObject;
 use threadbare_config::Bucket;
 
-/// Called with a folder and the name of a file that was uploaded.
+/// Function that is called with a folder and the name of a file that was uploaded.
 pub(super) type Stored = Box<dyn Fn(Arc<Path>, PathBuf) + Send + Sync>;
 
 /// The uploads of a folder.
@@ -27,11 +27,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Opens a folder, and continues uploads of the previous process. May block for some seconds, because it checks whether the
-    /// store accepts files.
+    /// Opens a folder and continues the uploads of the previous process. This call may block for some seconds, because it checks whether
+    /// the store accepts files.
     ///
     /// # Errors
-    /// The store refuses files, or the folder cannot be used. An unreachable store is not an error.
+    /// Fails if the store refuses files, or if the folder cannot be used. An unreachable store is not an error.
     pub(super) fn open(root: &Arc<Path>, bucket: &Bucket, stored: Stored) -> Result<Outbox, Error> {
         let spec = &bucket.store;
         let (region, name) = (&bucket.region, &bucket.name);
@@ -59,7 +59,7 @@ impl Outbox {
         })
     }
 
-    /// Uploads a file, unless it is already being uploaded.
+    /// Uploads a file, unless its upload is already in progress.
     pub(super) fn send(&self, root: &Path, entry: &Entry) {
         let path = root.join(&entry.path);
         if self.sender.is_sending(&path) {
@@ -81,7 +81,7 @@ impl Outbox {
         }
     }
 
-    /// Whether a file or its metadata is being uploaded.
+    /// Whether the upload of a file or of its metadata is in progress.
     pub(super) fn is_sending(&self, path: &Path) -> bool {
         self.sender.is_sending(path) || self.sender.is_sending(&metadata_path(path))
     }
@@ -113,7 +113,7 @@ fn ask(store: &Store) -> Result<(), Error> {
     })
 }
 
-/// Handles an event of an upload. Runs on a thread of the S3 client.
+/// Handles an event of an upload. It runs on a thread of the S3 client.
 fn tell(event: &FileEvent, root: &Arc<Path>, stored: &Stored) {
     match event {
         FileEvent::Progress { .. } => {}
@@ -131,6 +131,6 @@ fn tell(event: &FileEvent, root: &Arc<Path>, stored: &Stored) {
 
 /// Name of the folder with the records of pending uploads, inside the folder of the files.
 const NOTES: &str = ".sending";
-/// Key of an object that is only used to check the store. It is never written.
+/// Key of an object with which the store is only checked. The object is never written.
 const CHECKED: &str = ".threadbare-check";
 const ASK_TIME_MAX: Duration = Duration::from_secs(10);

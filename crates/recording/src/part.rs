@@ -15,7 +15,7 @@ use super::loudness::FileMeter;
 use super::rooms::Rooms;
 use threadbare_config::RecordSpec;
 
-/// A growing file. Nothing here blocks.
+/// A growing file. Its functions do not block.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) root: Arc<Path>,
@@ -29,12 +29,12 @@ pub(super) struct Part {
     rooms: Rooms,
     /// Number of bytes after the header that the file service has accepted.
     taken: u64,
-    /// Size in the header. It is larger than the file, so that a file that is cut off is still read to its end.
+    /// Size in the header. It is larger than the file, so that a file that was cut off can still be read to its end.
     said: u64,
-    /// Time at which the file must end, on the monotonic clock, ns.
+    /// Time on the monotonic clock at which the file must end, in ns.
     pub(super) end_ns: u64,
     bytes_max: Option<u64>,
-    /// Time of the last packet, ms since 1970.
+    /// Time of the last packet, in ms since 1970.
     last_unix_ms: u64,
 }
 
@@ -50,7 +50,7 @@ impl Part {
         let mut options = Options::new(Access::Write);
         options.with_parents = true;
         options.permissions = spec.permissions.bits();
-        // Write at once, because the recorder has already collected the audio of a turn.
+        // Data are written at once, because the recorder has already collected the audio of a turn.
         options.linger = Duration::ZERO;
         options.budget = Some(budget.clone());
         let file = disk.open(root.join(entry.part_path()), options);
@@ -74,18 +74,18 @@ impl Part {
         }
     }
 
-    /// Returns the path while the file grows.
+    /// Returns the path of the file while it grows.
     pub(super) fn path(&self) -> PathBuf {
         self.root.join(self.entry.part_path())
     }
 
-    /// Returns how many more frames fit.
+    /// Returns the number of frames that still fit.
     pub(super) fn room_frames(&self) -> usize {
         let room = self.container.room_frames(self.bytes_max);
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Returns how many more frames from this time on fit, until the file is full or must end.
+    /// Returns the number of frames from this time on that still fit before the file is full or must end.
     pub(super) fn frames_from(&self, first_ns: u64) -> usize {
         let left_ns = u128::from(self.end_ns.saturating_sub(first_ns));
         let until_end = (left_ns * u128::from(self.entry.rate_hz)).div_ceil(u128::from(NS_PER_S));
@@ -107,7 +107,7 @@ impl Part {
         self.container.add(frames, &mut self.waiting);
     }
 
-    /// Adds all frames of a buffer. The buffer may be replaced by another one.
+    /// Adds all frames of a buffer. This function may replace the buffer by another one.
     pub(super) fn add_all(&mut self, frames: &mut Vec<u8>) {
         let is_as_it_is = self.waiting.is_empty() && self.container.add_as_it_is(frames);
         if !is_as_it_is {
@@ -123,7 +123,7 @@ impl Part {
         }
     }
 
-    /// Adds a packet. Drops it if too many bytes are already waiting.
+    /// Adds a packet. If too many bytes are already waiting, drops the packet.
     pub(super) fn add_packet(
         &mut self,
         unix_ns: u64,
@@ -144,15 +144,15 @@ impl Part {
         !self.waiting.is_empty()
     }
 
-    /// Passes waiting bytes to the file service, as far as it has room. Returns their number.
+    /// Passes waiting bytes to the file service, as many as it accepts. Returns their number.
     ///
     /// # Errors
-    /// The file has failed.
+    /// Fails if the file has failed before.
     pub(super) fn flush(&mut self) -> Result<u64, Failure> {
         if let Some(failure) = self.file.failure() {
             return Err(failure);
         }
-        // No waker is needed, because the next turn tries again.
+        // No waker is needed, because the next turn tries to write again.
         let cx = &mut Context::from_waker(Waker::noop());
         let bytes = self.waiting.len();
         if bytes > 0 {
@@ -172,7 +172,7 @@ impl Part {
             let data = || Data::Owned(Box::new(head));
             let written = self.file.poll_write(cx, length, false, data);
             self.file.seek(self.head_bytes + self.taken);
-            // If the audio does not fit, the next turn tries again.
+            // If the audio is not accepted, the next turn tries to write it again.
             if let Poll::Ready(written) = written {
                 written?;
                 self.said = self.taken + ahead;
@@ -209,7 +209,8 @@ impl Part {
         (entry, Box::pin(keeping))
     }
 
-    /// Ends a file that has failed. The part that was written gets the final name.
+    /// Ends a file that has failed. The part that was written gets the final name. Returns the file's entry, and the operation that
+    /// finishes it.
     pub(super) fn cut(self, disk: &Disk) -> (Entry, Keeping) {
         let mut entry = self.settled(RecordingState::Cut);
         entry.bytes = self.head_bytes + self.taken;
@@ -222,11 +223,11 @@ impl Part {
         (entry, Box::pin(keeping))
     }
 
-    /// Ends and removes the file.
+    /// Ends and removes the file. Returns the operation that does this.
     pub(super) fn discard(self, disk: &Disk) -> Keeping {
         let (disk, part, file) = (disk.clone(), self.path(), self.file);
         Box::pin(async move {
-            // Ignore the result, because the file is removed.
+            // The result does not matter, because the file is removed.
             let _ = file.close(Ending::default()).await;
             disk.remove(&part).await?;
             Ok(part)
@@ -246,7 +247,7 @@ impl Part {
     }
 }
 
-/// Interval at which the header is written again, with the size that the file will have at the next time.
+/// Interval at which the header is rewritten. Its size is the one that the file will have at the next rewriting.
 const AHEAD_S: u64 = 10;
-/// Maximum bytes of packets of one file that wait for the disk.
+/// Maximum number of bytes of one file's packets that wait for the disk.
 const PACKET_BYTES_WAITING_MAX: usize = 1 << 20;

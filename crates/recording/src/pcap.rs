@@ -11,7 +11,7 @@ use threadbare_base::NS_PER_S;
 pub(super) fn head() -> Vec<u8> {
     let mut head = Vec::new();
     head.extend(MAGIC_NS.to_le_bytes());
-    // Version 2.4, and two fields that are always 0.
+    // The version is 2.4. Two fields follow that are always 0.
     head.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     head.extend(PACKET_BYTES_MAX.to_le_bytes());
     head.extend(LINKTYPE_RAW.to_le_bytes());
@@ -28,7 +28,7 @@ pub(super) fn add(
 ) {
     let packet = packet(from, to, payload);
     let len = packet.len() as u32;
-    // These values suffice until 2106.
+    // Both values fit into 32 bits until 2106.
     let times = [unix_ns / NS_PER_S, unix_ns % NS_PER_S].map(|part| part as u32);
     for field in [times[0], times[1], len, len] {
         out.extend(field.to_le_bytes());
@@ -36,8 +36,8 @@ pub(super) fn add(
     out.extend(packet);
 }
 
-/// Returns the end of the last complete packet. `length`: number of bytes after the header. `peek`: returns 16 of these bytes,
-/// padded with zeros.
+/// Returns the end of the last complete packet. `length` is the number of bytes after the header. `peek` returns 16 of these bytes from a
+/// position on, padded with zeros.
 pub(super) fn whole(length: u64, peek: &dyn Fn(u64) -> [u8; 16]) -> u64 {
     let mut end = 0;
     while end + 16 <= length {
@@ -63,7 +63,7 @@ fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            // IPv4 (RFC 791, section 3.1). UDP needs no checksum (RFC 768).
+            // This is IPv4 (RFC 791, section 3.1). UDP needs no checksum (RFC 768).
             let bytes = (IPV4_BYTES + udp.len()) as u16;
             packet.extend([0x45, 0]);
             packet.extend(bytes.to_be_bytes());
@@ -74,7 +74,7 @@ fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
         }
         (from, to) => {
-            // IPv6 (RFC 8200, section 3). An IPv4 address becomes a mapped one. UDP needs a checksum (section 8.1).
+            // This is IPv6 (RFC 8200, section 3). An IPv4 address becomes a mapped one. UDP needs a checksum (section 8.1).
             let [from, to] = [from, to].map(|ip| match ip {
                 IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
                 IpAddr::V6(ip) => ip.octets(),
@@ -110,7 +110,7 @@ fn checksum(parts: &[&[u8]]) -> u16 {
 
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 const LINKTYPE_RAW: u32 = 101;
-/// Maximum length of a packet: the largest datagram, with headers.
+/// Maximum length of a packet. It is that of the largest datagram with its headers.
 const PACKET_BYTES_MAX: u32 = 65_535;
 const IPV4_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! The location of a recording: a file on the disk, or an object in a store. Recordings in both locations can be read in parts,
+//! The location of a recording, which is a file on the disk or an object in a store. A recording in either location can be read in parts,
 //! and deleted.
 
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use threadbare_s3::{Download, Error, Store, Timeouts};
 /// The location of a recording.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Path of the file. The file is there unless the store has it.
+    /// Path of the file. If the file is not there, the store has it.
     pub(super) path: PathBuf,
     /// Whether the store is known to have the file.
     pub(super) is_stored: bool,
-    /// The object in the store; `None`: the file is not uploaded.
+    /// The object in the store. `None`: the file is not uploaded.
     pub(super) object: Option<StoredObject>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct StoredObject {
     pub(super) key: String,
 }
 
-/// Why a recording cannot be read.
+/// The reason why a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file is missing.
@@ -59,14 +59,14 @@ enum From {
     Object(StoredObject),
 }
 
-/// A part of a recording that is read piece by piece. Each piece is requested when the previous one was taken.
+/// A part of a recording that is read piece by piece. Each piece is requested only after the caller has taken the previous one.
 #[derive(Debug)]
 pub struct Pieces {
     from: From,
-    /// The download; `None`: it was not requested yet.
+    /// The download. `None`: it was not requested yet.
     download: Option<Download>,
     first: u64,
-    /// End, exclusive.
+    /// Position after the last byte.
     end: u64,
 }
 
@@ -81,11 +81,11 @@ impl Place {
     /// Opens the recording.
     ///
     /// # Errors
-    /// The file is missing, or cannot be read.
+    /// Fails if the file is missing, or cannot be read.
     pub async fn open(&self) -> Result<OpenRecording, ReadError> {
         if !self.is_stored {
             match self.open_file().await {
-                // Try the store, because the file may have just moved there.
+                // In this case the store is tried, because the file may just have moved there.
                 Err(ReadError::Missing) if self.object.is_some() => {}
                 opened => return opened,
             }
@@ -125,7 +125,7 @@ impl StoredObject {
 }
 
 impl OpenRecording {
-    /// Returns the bytes from `first` up to `end`, exclusive.
+    /// Returns the bytes from `first` up to, but not including, `end`.
     #[must_use]
     pub fn pieces(self, first: u64, end: u64) -> Pieces {
         Pieces {
@@ -138,10 +138,10 @@ impl OpenRecording {
 }
 
 impl Pieces {
-    /// Returns the next piece; `None` at the end, and after an error.
+    /// Returns the next piece. Returns `None` at the end of the part and after an error.
     ///
     /// # Errors
-    /// Reading failed.
+    /// Fails if the file cannot be read.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         if self.first >= self.end {
             return Ok(None);
@@ -175,7 +175,7 @@ impl Pieces {
                     }
                 };
                 let mut bytes = download.chunk().await?.unwrap_or_default();
-                // Truncate, because the store may return more than was requested.
+                // The store may return more bytes than were requested, so the rest is left out.
                 bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 Ok(bytes)
             }

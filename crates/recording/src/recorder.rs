@@ -23,8 +23,8 @@ use super::repair;
 use super::writer::Writer;
 use threadbare_config::Template;
 
-/// Handle to the recorder. Clones share it. The recorder's thread starts when the first folder is opened. It ends all files,
-/// and then itself, at [`Recorder::end`] or when the last clone is dropped.
+/// Handle to the recorder. Its clones use the same recorder. The recorder's thread starts when the first folder is opened.
+/// [`Recorder::end`], or the drop of the last clone, ends all files and then the thread.
 #[derive(Debug, Clone)]
 pub struct Recorder(Arc<Inner>);
 
@@ -38,7 +38,7 @@ struct Inner {
 
 #[derive(Debug)]
 enum Thread {
-    /// The thread has not started. Contains the receiver of its orders.
+    /// The thread has not started. The value is the receiver of its orders.
     Waits(Receiver<Order>),
     Runs(JoinHandle<()>),
     Over,
@@ -47,21 +47,21 @@ enum Thread {
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Current recordings.
+    /// Number of current recordings.
     pub running: u64,
-    /// Bytes passed to the disk.
+    /// Number of bytes passed to the disk.
     pub bytes: u64,
-    /// Complete files.
+    /// Number of complete files.
     pub complete: u64,
-    /// Files that were cut off, or could not be created.
+    /// Number of files that were cut off or could not be created.
     pub failed: u64,
-    /// Audio lost because the disk was too slow, ms.
+    /// Duration of the audio that was lost because the disk was too slow, in ms.
     pub missed_ms: u64,
-    /// Packets lost because the disk was too slow.
+    /// Number of packets that were lost because the disk was too slow.
     pub missed_packets: u64,
 }
 
-/// Why a folder cannot be used for recordings.
+/// The reason why a folder cannot be used for recordings.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// Another process uses the folder.
@@ -103,10 +103,10 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Opens a folder for recordings, or creates it. Repairs files of the previous process in it. May block.
+    /// Opens a folder for recordings, or creates it. Repairs files that the previous process left in it. This call may block.
     ///
     /// # Errors
-    /// The folder cannot be used, or threads run out.
+    /// Fails if the folder cannot be used, or if the system cannot start a thread.
     pub fn open_root(&self, root: &Path) -> Result<(), RootError> {
         let shared = &self.0.shared;
         if lock(&shared.locks).iter().any(|(known, _)| known == root) {
@@ -137,10 +137,10 @@ impl Recorder {
         Ok(())
     }
 
-    /// Opens the folder of a template. If its files are uploaded to a store, checks the store.
+    /// Opens the folder of a template. If its files are uploaded to a store, this call checks the store.
     ///
     /// # Errors
-    /// As for [`open_root`](Self::open_root), or the store refuses recordings.
+    /// Fails as [`open_root`](Self::open_root) does, and if the store refuses recordings.
     pub fn open(&self, to: &Template) -> Result<(), RootError> {
         let shared = &self.0.shared;
         let root: Arc<Path> = to.root().into();
@@ -154,7 +154,7 @@ impl Recorder {
         };
         repair::make_root(&root).map_err(failed)?;
         let orders = self.0.orders.clone();
-        // This fails if the recorder has ended. The next one notices that the file is gone.
+        // This fails if the recorder has ended. The next process notices that the file is no longer on the disk.
         let stored = move |root, path| drop(orders.send(Order::Stored(root, path)));
         let outbox = Outbox::open(&root, bucket, Box::new(stored));
         let outbox = outbox.map_err(|error| RootError::Store(to.to_string(), error))?;
@@ -164,7 +164,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Uploads files that the previous process did not upload, and handles those that the store has received since.
+    /// Uploads files that the previous process did not upload, and handles files that the store has received since then.
     fn send_left(&self, root: &Arc<Path>) {
         let shared = &self.0.shared;
         let left: Vec<Entry> = lock(&shared.index).whole(root);
@@ -196,7 +196,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Starts a recording. Its folder must be open. If it records packets, pass them to the returned packet recorder.
+    /// Starts a recording. Its folder must be open. If it records packets, the caller must pass them to the returned packet recorder.
     #[must_use]
     pub fn start(&self, new: NewRecording) -> (RecordingId, Option<PacketRecorder>) {
         let id = RecordingId(self.0.next.fetch_add(1, Relaxed));
@@ -218,7 +218,7 @@ impl Recorder {
         self.order(Order::Resume(id, clock_now_ns()));
     }
 
-    /// Ends a recording. `discard`: whether to delete its files.
+    /// Ends a recording. With `discard`, deletes its files.
     pub fn stop(&self, id: RecordingId, discard: bool) {
         let now_ns = clock_now_ns();
         self.order(Order::Stop {
@@ -228,7 +228,7 @@ impl Recorder {
         });
     }
 
-    /// Pauses, stops or resumes the recording of a stream. Returns whether it exists.
+    /// Pauses, stops or resumes the recording of a stream. The answer says whether the recording exists.
     pub fn change(&self, stream: &str, change: Change) -> oneshot::Receiver<bool> {
         let (tell, told) = oneshot::channel();
         let order = Order::Change(stream.to_owned(), change, clock_now_ns(), tell);
@@ -251,13 +251,13 @@ impl Recorder {
         matches!(*lock(&self.0.thread), Thread::Runs(_))
     }
 
-    /// Returns files in the order of their start times, and whether there are more.
+    /// Returns files in the order of their start times, and whether there are more files.
     #[must_use]
     pub fn list(&self, asked: &Asked) -> (Vec<Entry>, bool) {
         lock(&self.0.shared.index).list(asked)
     }
 
-    /// Returns a file, and its location.
+    /// Returns a file and its location.
     #[must_use]
     pub fn find(&self, id: &str) -> Option<(Entry, Place)> {
         let (root, entry) = lock(&self.0.shared.index).find(id)?.clone();
@@ -275,13 +275,13 @@ impl Recorder {
         Some((entry, place))
     }
 
-    /// Subscribes to events of files that start or reach their last state.
+    /// Subscribes to the events of files that start or reach their last state.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<FileEvent> {
         self.0.shared.events.subscribe()
     }
 
-    /// Sets a function that is called for each of these events. It runs on the recorder's thread, and must not block.
+    /// Sets a function that is called for each of these events. The function runs on the recorder's thread, and must not block.
     pub fn set_observer(&self, observer: impl Fn(&Entry) + Send + 'static) {
         *lock(&self.0.shared.observer) = Some(Observer(Box::new(observer)));
     }
@@ -300,13 +300,13 @@ impl Recorder {
         }
     }
 
-    /// Ends all recordings, and waits for their files, unless the disk is stuck.
+    /// Ends all recordings and waits for their files. If the disk is stuck, the wait ends after some seconds.
     pub fn end(&self) {
         self.0.end();
     }
 
     fn order(&self, order: Order) {
-        // The thread ends after this order.
+        // This fails if the recorder has ended. In that case the order has no effect.
         let _ = self.0.orders.send(order);
     }
 }
@@ -329,6 +329,6 @@ impl Drop for Inner {
     }
 }
 
-/// Maximum number of events that wait for a reader: enough if all recordings of a full node end at once. A reader that falls
-/// behind by more must read the list again.
+/// Maximum number of events that wait for a reader. They are enough if all recordings of a full node end at once. A reader that falls
+/// behind by more events must read the list again.
 const EVENTS_MAX: usize = 4096;

@@ -1,4 +1,4 @@
-//! Repairs and renames files of a previous process that was killed. These functions block, and run before the recorder.
+//! Repairs and renames files of a previous process that was killed. These functions block, and they run before the recorder starts.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -23,7 +23,7 @@ pub(super) fn new_journal_path(root: &Path) -> PathBuf {
 /// Reads a folder's journal, repairs unfinished files, and rewrites the journal. Returns all entries, and the repaired ones.
 ///
 /// # Errors
-/// The folder cannot be read or written.
+/// Fails if the folder cannot be read or written.
 pub(super) fn open(root: &Path) -> io::Result<(BTreeMap<String, Entry>, Vec<Entry>)> {
     let path = journal_path(root);
     let (mut entries, odd) = match File::open(&path) {
@@ -72,13 +72,13 @@ pub(super) fn make_root(root: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(root)
 }
 
-/// Repairs a file. Returns `false` if it is missing or empty.
+/// Repairs a file. Returns `false` if the file is missing or empty.
 fn repair(root: &Path, entry: &mut Entry) -> io::Result<bool> {
     let part = root.join(entry.part_path());
     let file = match OpenOptions::new().read(true).write(true).open(&part) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // The file may already have its final name, if the process was killed before it was reported.
+            // If the process was killed between the renaming and its report, the file already has its final name.
             let mut names = [entry.other_path(), entry.path.clone()].into_iter();
             let Some(name) = names.find(|name| root.join(name).is_file()) else {
                 return Ok(false);
@@ -102,7 +102,7 @@ fn repair(root: &Path, entry: &mut Entry) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Cuts off the incomplete end of a file, and writes the matching header. Returns whether no audio is left.
+/// Cuts off the incomplete end of a file, and writes the matching header. Returns `true` if no audio is left.
 fn make_whole(file: &File, entry: &mut Entry) -> io::Result<bool> {
     let tracks = entry.tracks;
     let mut container = Container::new(entry.format, entry.sound(), tracks, entry.notes());
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use threadbare_config::RecordingFormat;
 
-    /// A process may be killed after any byte.
+    /// A process may be killed after any byte that it has written.
     #[test]
     fn a_file_that_is_cut_off_anywhere_is_repaired() {
         let folder = tempfile::tempdir().expect("a folder");

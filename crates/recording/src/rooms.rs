@@ -1,12 +1,12 @@
-//! Reusable buffers for data that is to be written to the disk. Without reuse, if there are thousands of files, the allocator
-//! would return pages to the system and fetch them again, because another thread frees the buffers.
+//! Reusable buffers for data that are to be written to the disk. Another thread frees these buffers. So, without reuse and with thousands
+//! of files, the allocator would return pages to the system and fetch them again.
 
 use std::sync::{Arc, Mutex};
 use threadbare_base::lock;
 
 use threadbare_files::Data;
 
-/// A pool of empty buffers. Clones share it.
+/// A pool of empty buffers. Its clones share the buffers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rooms(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -36,7 +36,7 @@ impl Rooms {
     }
 }
 
-/// Bytes in a buffer of the pool.
+/// Bytes in a buffer that returns to the pool.
 struct Lent {
     bytes: Vec<u8>,
     rooms: Rooms,
@@ -54,9 +54,9 @@ impl Drop for Lent {
     }
 }
 
-/// Maximum number of buffers: enough for two slots of a turn with a thousand recordings.
+/// Maximum number of buffers. They are enough for two slots of a turn with a thousand recordings.
 const ROOMS_MAX: usize = 128;
-/// Maximum size of a buffer in the pool: a second of stereo at 16 kHz.
+/// Maximum size of a buffer in the pool. It is a second of stereo at 16 kHz.
 const ROOM_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A recording from start to end, which is a sequence of files.
+//! A recording from start to end. It is a sequence of files.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,11 +30,11 @@ pub(super) struct Running {
     part: Option<Part>,
     pub(super) metadata: Option<String>,
     pub(super) is_lasting: bool,
-    /// Time of the recording's next turn, ns.
+    /// Time of the recording's next turn, in ns.
     pub(super) next_ns: u64,
-    /// Time before which nothing is written, because of a disk failure, ns.
+    /// Time before which nothing is written, because of a disk failure, in ns.
     mute_until_ns: u64,
-    /// Set if the recording ends. The value: whether its files are deleted.
+    /// `Some` if the recording must end. The value says whether its files are deleted.
     pub(super) is_stopped: Option<bool>,
     /// The failure that ends the recording.
     pub(super) error: Option<Failure>,
@@ -49,7 +49,7 @@ enum Tape {
         is_paused: bool,
         /// Number of packets that were dropped because the queue was full.
         dropped: u64,
-        /// Number of packets that were dropped because too many wait for the disk.
+        /// Number of packets that were dropped because too many packets waited for the disk.
         refused: u64,
     },
 }
@@ -124,7 +124,7 @@ impl Running {
         }
     }
 
-    /// Starts the first file, if everything is recorded.
+    /// Starts the first file if the recording has no condition.
     pub(super) fn begin(&mut self, table: &mut FileTable, now_ns: u64) {
         if self.spec.on == RecordOn::Always {
             let shape = self.shape(now_ns);
@@ -166,7 +166,7 @@ impl Running {
         }
     }
 
-    /// Runs a turn, which encodes the audio so far. Returns whether to call [`flush`](Self::flush).
+    /// Runs a turn, which encodes the audio so far. Returns `true` if the caller must call [`flush`](Self::flush).
     pub(super) fn turn(&mut self, table: &mut FileTable, now_ns: u64) -> bool {
         if self.is_stopped.is_some() || now_ns < self.mute_until_ns {
             return false;
@@ -178,7 +178,7 @@ impl Running {
         true
     }
 
-    /// Writes the audio so far, and pauses.
+    /// Writes the audio so far, and pauses the recording.
     pub(super) fn pause(&mut self, table: &mut FileTable, now_ns: u64) {
         match &mut self.tape {
             Tape::Packets { is_paused, .. } => *is_paused = true,
@@ -196,7 +196,7 @@ impl Running {
     pub(super) fn resume(&mut self, now_ns: u64) {
         match &mut self.tape {
             Tape::Audio(audio) => {
-                // Take the audio of the pause, which is skipped.
+                // The audio of the pause is taken from the ring and skipped.
                 audio.hear();
                 audio.tracks.resume(now_ns);
             }
@@ -204,7 +204,7 @@ impl Running {
         }
     }
 
-    /// Ends the file, but not the recording.
+    /// Ends the file. The recording can continue in another file.
     pub(super) fn interrupt(&mut self, table: &mut FileTable, now_ns: u64) {
         self.pause(table, now_ns);
         self.end_part(table);
@@ -269,7 +269,7 @@ impl Running {
         }
     }
 
-    /// Takes the audio up to a time, and writes the part that is recorded.
+    /// Takes the audio up to a time, and writes the frames that the gate lets through.
     fn take_until(&mut self, table: &mut FileTable, until_ns: u64) {
         let Tape::Audio(audio) = &mut self.tape else {
             return;
@@ -287,7 +287,7 @@ impl Running {
         }
         let heard: Vec<Option<u64>> = audio.tracks.heard_ns().collect();
         let (rate_hz, width) = (audio.sound.rate_hz, audio.sound.frame_bytes() as usize);
-        // Keep a part of the frames if necessary, because a late turn has much audio.
+        // A late turn has much audio, of which only a part may have to be recorded.
         let keeps_until_ns = audio.gate.keeps_until_ns(until_ns, &heard);
         let kept_ns = u128::from(keeps_until_ns.saturating_sub(first_ns));
         let kept = kept_ns * u128::from(rate_hz) / u128::from(NS_PER_S) * width as u128;
@@ -314,7 +314,7 @@ impl Running {
         table.rooms.put(frames);
     }
 
-    /// Writes audio to the current file and, when it is full, to further ones. The contents of `frames` are undefined
+    /// Writes audio to the current file. When this file is full, writes the rest to further files. The contents of `frames` are undefined
     /// afterwards.
     fn write(&mut self, table: &mut FileTable, frames: &mut Vec<u8>, mut first_ns: u64) {
         let shape = self.shape(first_ns);
@@ -363,7 +363,7 @@ impl Running {
         }
     }
 
-    /// Ends the recording after a disk failure, or pauses it for a while. The call itself continues.
+    /// Ends the recording after a disk failure, or pauses it for a while. The recorded call continues in both cases.
     fn fail(&mut self, table: &mut FileTable, failure: &Failure, now_ns: u64) {
         if let Some(part) = self.part.take() {
             table.cut(self.id, part, failure);
@@ -380,7 +380,7 @@ impl Running {
         }
     }
 
-    /// Returns the total loss, and its unit.
+    /// Returns the total loss and its unit.
     pub(super) fn missed(&self) -> (u64, &'static str) {
         match &self.tape {
             Tape::Audio(audio) => (audio.listening.missed_ns() / NS_PER_MS, "ms"),
@@ -413,8 +413,8 @@ impl AudioTape {
     }
 }
 
-/// Delay after which audio is written. Audio that arrives later is not in the file. Listeners get audio in portions, which a
-/// stream may delay.
+/// Delay after which audio is written. Listeners get audio in portions, which a stream may delay. Audio that arrives after this delay is
+/// not in the file.
 const DELAY_NS: u64 = 300_000_000;
-/// Time after a disk failure until the recording continues. A full disk may then have room again.
+/// Time from a disk failure until the recording continues. A full disk may then have room again.
 const AGAIN_NS: u64 = 10_000_000_000;

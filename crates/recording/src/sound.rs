@@ -9,12 +9,12 @@ use threadbare_rtp::g711;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Coding {
-    /// 16 bits, little endian.
+    /// Linear samples of 16 bits, little endian.
     #[default]
     Linear,
-    /// ITU-T G.711, a byte.
+    /// A-law codes (ITU-T G.711) of a byte each.
     ALaw,
-    /// ITU-T G.711, a byte.
+    /// µ-law codes (ITU-T G.711) of a byte each.
     ULaw,
 }
 
@@ -34,7 +34,7 @@ impl Coding {
         }
     }
 
-    /// Returns the byte value of silence.
+    /// Returns the value of the bytes of silence.
     pub(super) fn silence(self) -> u8 {
         match self {
             Coding::Linear => 0,
@@ -43,7 +43,7 @@ impl Coding {
         }
     }
 
-    /// Appends audio in this coding. Codes of the same law are copied unchanged. `format`: the format of the portion.
+    /// Appends audio in this coding. Codes of the same law are copied unchanged. `format` is the format of the portion.
     pub fn write(self, format: Format, audio: PortionAudio<'_>, out: &mut Vec<u8>) {
         let is_alaw = format.encoding == Encoding::Pcma;
         match (audio, self) {
@@ -95,7 +95,7 @@ impl Coding {
         }
     }
 
-    /// Decodes `bytes` to `samples`, up to the end of the shorter one.
+    /// Decodes `bytes` to `samples`, until one of them ends.
     pub(super) fn decode(self, bytes: &[u8], samples: &mut [i16]) {
         let table = match self {
             Coding::Linear => {
@@ -113,7 +113,7 @@ impl Coding {
         }
     }
 
-    /// Mixes both sides, which have `channels` channels each. Afterwards, frames have half as many samples.
+    /// Mixes both sides, which have `channels` channels each. After this call, each frame has half as many samples.
     pub(super) fn mix(self, frames: &mut Vec<u8>, channels: usize) {
         let mut samples = vec![0; frames.len() / self.sample_bytes()];
         self.decode(frames, &mut samples);
@@ -148,8 +148,8 @@ mod tests {
         out
     }
 
-    /// Decoding and encoding preserves each code of G.711 except for the minus zero of µ-law. If the file has the same law,
-    /// that is preserved, too.
+    /// Decoding and encoding preserves each code of G.711, except for the negative zero of µ-law. If the file has the same law, the
+    /// negative zero is preserved too.
     #[test]
     fn only_codes_of_another_law_are_converted() {
         let codes: Vec<u8> = (0..=255).collect();

@@ -1,4 +1,4 @@
-//! Aligns the audio of a stream, or of both sides of a call, to one clock. This module has no thread, and reads no clock.
+//! Aligns the audio of a stream, or of both sides of a call, to one clock. This module has no thread and reads no clock.
 
 use std::cell::RefCell;
 use threadbare_base::NS_PER_S;
@@ -14,12 +14,12 @@ use super::sound::Coding;
 pub struct Tracks {
     coding: Coding,
     rate_hz: u32,
-    /// Channels of each side.
+    /// Number of channels of each side.
     channels: u8,
-    /// Time of the first frame, plus the duration of all pauses, ns.
+    /// Time of the first frame, plus the duration of all pauses, in ns.
     start_ns: u64,
     paused_ns: Option<u64>,
-    /// Time before which audio is skipped, ns.
+    /// Time before which audio is skipped, in ns.
     deaf_until_ns: u64,
     tracks: Vec<Track>,
     /// Number of frames that were taken so far.
@@ -32,12 +32,13 @@ struct Track {
     converter: Option<(Format, Converter)>,
     /// Frames that were not taken yet.
     bytes: Vec<u8>,
-    /// End of the last audio, ns.
+    /// End of the last audio, in ns.
     heard_ns: Option<u64>,
 }
 
 impl Tracks {
-    /// Creates tracks for both sides of a call, which start now. Each side has a channel of 16 bits; A's is the first.
+    /// Creates tracks for both sides of a call, which start now. Each side has a channel of 16 bits. The channel of side A is the first
+    /// one.
     pub fn new(rate_hz: u32, now_ns: u64) -> Tracks {
         Tracks::of(Coding::Linear, rate_hz, (2, 1), now_ns)
     }
@@ -61,7 +62,7 @@ impl Tracks {
         self.rate_hz
     }
 
-    /// Returns the time at which each side was last heard, ns.
+    /// Returns the time at which each side was last heard, in ns.
     pub fn heard_ns(&self) -> impl Iterator<Item = Option<u64>> {
         self.tracks.iter().map(|track| track.heard_ns)
     }
@@ -99,12 +100,12 @@ impl Tracks {
         let end = self.taken + (track.bytes.len() / own_bytes) as u64 + frames;
         let behind = target.saturating_sub(end);
         if behind > slack {
-            // Audio is missing, so the side was silent.
+            // Audio of this side is missing, so it is replaced by silence.
             let silence = track.bytes.len() + behind as usize * own_bytes;
             track.bytes.resize(silence, coding.silence());
         }
         let ahead = end.saturating_sub(target);
-        // Skip audio if the side's clock is faster than ours, or if frames of this time were already taken.
+        // Audio is skipped if the side's clock is faster than the recorder's clock, or if frames of this time were already taken.
         let left_out = if ahead > slack { ahead.min(frames) } else { 0 };
         let heard = heard.behind(left_out as usize * usize::from(channels));
         let bytes = heard.len() * coding.sample_bytes();
@@ -114,7 +115,7 @@ impl Tracks {
         coding.write(portion.format, heard, &mut track.bytes);
     }
 
-    /// Takes the frames up to a time, interleaved. Audio for that time that comes later is skipped.
+    /// Takes the frames up to a time, interleaved. Audio for this time that arrives after the call is skipped.
     pub fn take(&mut self, until_ns: u64, frames: &mut Vec<u8>) {
         if self.paused_ns.is_some() {
             return;
@@ -145,14 +146,14 @@ impl Tracks {
         self.taken += count as u64;
     }
 
-    /// Returns the time of the next frame, ns.
+    /// Returns the time of the next frame, in ns.
     pub fn next_ns(&self) -> u64 {
         let rate_hz = u64::from(self.rate_hz);
         let (seconds, rest) = (self.taken / rate_hz, self.taken % rate_hz);
         self.start_ns + seconds * NS_PER_S + rest * NS_PER_S / rate_hz
     }
 
-    /// Takes the audio so far, and pauses.
+    /// Takes the audio so far, and pauses the tracks.
     pub fn pause(&mut self, now_ns: u64, frames: &mut Vec<u8>) {
         if self.paused_ns.is_some() {
             return;
@@ -167,7 +168,7 @@ impl Tracks {
         self.paused_ns.is_some()
     }
 
-    /// Resumes after a pause.
+    /// Resumes the tracks after a pause.
     pub fn resume(&mut self, now_ns: u64) {
         if let Some(paused_ns) = self.paused_ns.take() {
             self.start_ns += now_ns.saturating_sub(paused_ns);
@@ -175,7 +176,7 @@ impl Tracks {
         }
     }
 
-    /// If there is more than `most_ns` of audio before `until_ns`, skips the older part. Returns the skipped time, ns.
+    /// If there is more than `most_ns` of audio before `until_ns`, skips all audio before `until_ns`. Returns the skipped time in ns.
     pub fn skip(&mut self, until_ns: u64, most_ns: u64) -> u64 {
         let behind = self.frame_at(until_ns).saturating_sub(self.taken);
         let behind_ns = behind * NS_PER_S / u64::from(self.rate_hz);
@@ -196,7 +197,7 @@ impl Tracks {
 
     fn frame_at(&self, now_ns: u64) -> u64 {
         let ns = now_ns.saturating_sub(self.start_ns);
-        // Compute whole seconds and the rest separately, because a single product would overflow after a day.
+        // Whole seconds and the rest are computed separately, because a single product would overflow after a day.
         let (seconds, rest) = (ns / NS_PER_S, ns % NS_PER_S);
         let rate_hz = u64::from(self.rate_hz);
         seconds * rate_hz + rest * rate_hz / NS_PER_S
@@ -204,7 +205,7 @@ impl Tracks {
 }
 
 impl Track {
-    /// Reserves this many bytes for a turn. Uses an empty buffer of another track, if there is one.
+    /// Reserves this many bytes for a turn. If there is an empty buffer of another track, uses it.
     fn take_room(&mut self, bytes: usize) {
         let mut room = ROOMS.with_borrow_mut(Vec::pop).unwrap_or_default();
         room.reserve(self.bytes.len() + bytes);
@@ -212,8 +213,8 @@ impl Track {
         self.bytes = room;
     }
 
-    /// Returns the large buffer to the pool, after `taken` bytes of it were used. The track keeps only the rest, which is a few
-    /// packets, because thousands of tracks must use little memory between turns.
+    /// Returns the large buffer to the pool after `taken` bytes of it were used. The track keeps only the rest, which is a few packets. In
+    /// this way, thousands of tracks use little memory between turns.
     fn return_room(&mut self, taken: usize) {
         let rest = self.bytes[taken..].to_vec();
         let mut room = std::mem::replace(&mut self.bytes, rest);
@@ -225,7 +226,7 @@ impl Track {
         });
     }
 
-    /// Converts audio to this rate and number of channels. `None`: this is not possible.
+    /// Converts audio to this rate and number of channels. `None`: the conversion is not possible.
     fn convert<'a>(
         &mut self,
         format: Format,
@@ -276,13 +277,13 @@ thread_local! {
     /// Pool of empty buffers for turns.
     static ROOMS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
-/// Maximum number of pooled buffers: both sides of a call have their turn together.
+/// Maximum number of pooled buffers. Both sides of a call have their turn together.
 const ROOMS_MAX: usize = 2;
-/// Maximum size of a pooled buffer: a turn of eight channels at 48 kHz. Larger buffers are rare, and are freed.
+/// Maximum size of a pooled buffer. It is a turn of eight channels at 48 kHz. Larger buffers are rare, and are freed.
 const ROOM_BYTES_MAX: usize = 1 << 19;
-/// Usual time between two takes.
+/// Usual time between two calls of `take`, in ms.
 const TURN_MS: usize = 640;
-/// Maximum offset of a channel before it is corrected. It allows for slices of 20 ms, and for the delay of the jitter buffer.
+/// Maximum offset of a channel that is not corrected. It allows for slices of 20 ms and for the delay of the jitter buffer.
 const SLACK_NS: u64 = 60_000_000;
 const FULL_SCALE: f32 = 32_768.0;
 
@@ -290,7 +291,7 @@ const FULL_SCALE: f32 = 32_768.0;
 mod tests {
     use super::*;
 
-    /// This test adds no audio. The tests of recordings of calls check the position of audio in time.
+    /// This test adds no audio. Whether audio has the right position in time is checked by the tests of recorded calls.
     #[test]
     fn pauses_and_skipped_audio_take_no_time() {
         let mut tracks = Tracks::new(8000, NS_PER_S);

@@ -1,22 +1,21 @@
 //! The header of a WAV file. This module produces bytes, and uses no file or clock.
 //!
-//! The format is RIFF WAVE (Multimedia Programming Interface and Data Specifications 1.0), with the broadcast extension of EBU
-//! Tech 3285, version 2, which has fields for the loudness. The length of the header is constant, so that it can be rewritten
-//! at the end.
+//! The format is RIFF WAVE (Multimedia Programming Interface and Data Specifications 1.0). It has the broadcast extension of EBU Tech 3285,
+//! version 2, which contains fields for the loudness. The length of the header is constant, so that the header can be rewritten at the end.
 
 use super::loudness::FileLoudness;
 use super::sound::{Coding, Sound};
 
-/// Values of a header in addition to the audio format.
+/// Values of a header other than the audio format.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
     /// The recorded stream or call.
     pub(super) title: String,
     /// Start time, such as `2026-11-25T21:36:00Z`.
     pub(super) began: String,
-    /// Frames from midnight (UTC) to the start.
+    /// Number of frames from midnight (UTC) to the start.
     pub(super) time_reference: u64,
-    /// Loudness of the file; `None`: not known yet, or too quiet.
+    /// Loudness of the file. `None`: it is not known yet, or the audio is too quiet.
     pub(super) loudness: Option<FileLoudness>,
 }
 
@@ -39,7 +38,7 @@ pub(super) fn head(sound: Sound, notes: &Notes, data_bytes: u64) -> Vec<u8> {
     chunk(&mut head, b"LIST", &list);
     head.extend(b"data");
     head.extend(size(data_bytes).to_le_bytes());
-    // Size of everything that follows, with the padding byte.
+    // This is the size of everything that follows, with the padding byte.
     let riff = head.len() as u64 - 8 + data_bytes + data_bytes % 2;
     head[4..8].copy_from_slice(&size(riff).to_le_bytes());
     head
@@ -58,7 +57,7 @@ fn size(bytes: u64) -> u32 {
 fn format(sound: Sound) -> Vec<u8> {
     let frame_bytes = sound.frame_bytes();
     let mut format = Vec::new();
-    // Format tags (RFC 2361).
+    // The format tags are those of RFC 2361.
     let tag: u16 = match sound.coding {
         Coding::Linear => 1,
         Coding::ALaw => 6,
@@ -99,7 +98,7 @@ fn broadcast(sound: Sound, notes: &Notes) -> Vec<u8> {
     bext.extend(level(loudness.map(|one| one.integrated_lufs)));
     bext.extend(level(loudness.map(|one| one.range_lu)));
     bext.extend(level(loudness.map(|one| one.true_peak_dbtp)));
-    // Maximum momentary and short-term loudness are not known.
+    // The maximum momentary and short-term loudness are not known.
     bext.extend(level(None));
     bext.extend(level(None));
     bext.extend([0; 180]);
@@ -126,22 +125,22 @@ fn fixed<const BYTES: usize>(text: &str) -> [u8; BYTES] {
     room
 }
 
-/// Maximum bytes of audio, because all sizes in a file have 32 bits.
+/// Maximum number of bytes of audio. It is limited because all sizes in a file have 32 bits.
 pub(super) const DATA_BYTES_MAX: u64 = u32::MAX as u64 - HEAD_BYTES_MAX as u64;
 /// A size that is larger than any header.
 pub(super) const HEAD_BYTES_MAX: usize = 2048;
 const HEAD_BYTES_USUAL: usize = 1024;
 const BEXT_BYTES: usize = 602 + 32;
-/// Number of bytes of a text in the list.
+/// Number of bytes that a text in the list has.
 const TEXT_BYTES: usize = 128;
-/// The value of an absent field (EBU Tech 3285).
+/// The value that stands for an absent loudness (EBU Tech 3285).
 const UNUSED: i16 = 0x7fff;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns the length of the header and the audio format of a file that starts with one of our headers. `begin`: the first
+    /// Returns the length of the header and the audio format of a file that starts with a header of this module. `begin` contains the first
     /// bytes of the file.
     fn read_head(begin: &[u8]) -> Option<(usize, Sound)> {
         if begin.get(..4)? != b"RIFF" || begin.get(8..12)? != b"WAVE" {
@@ -199,7 +198,7 @@ mod tests {
             assert!(end.len() < HEAD_BYTES_MAX);
             assert_eq!(read_head(&end), Some((end.len(), sound)));
             assert_eq!(end[end.len() - 4..], 4001_u32.to_le_bytes());
-            // An even number of bytes follows.
+            // The 4001 bytes of audio are padded to an even number.
             let riff = (end.len() - 8 + 4002) as u32;
             assert_eq!(end[4..8], riff.to_le_bytes());
             for len in 0..end.len() {

@@ -17,19 +17,19 @@ use super::index::Subject;
 use super::orders::{Change, NewRecording, Order, RecordingId, SharedState};
 use super::running::Running;
 
-/// State of the thread.
+/// State of the recorder's thread.
 pub(super) struct Writer {
     table: FileTable,
     running: HashMap<RecordingId, Running>,
     bell: Arc<Bell>,
     waker: Waker,
-    /// Time of the next turn of any recording, ns.
+    /// Time of the next turn of any recording, in ns.
     due_ns: u64,
     /// Whether a recording may have ended.
     may_forget: bool,
-    /// Buffer for the list of recordings that had their turn.
+    /// Buffer for the list of recordings that had their turn. It is empty between turns.
     turned: Vec<RecordingId>,
-    /// If the process ends, the time until which to wait for files, ns.
+    /// Time until which the thread waits for files before it ends, in ns. It is set when the process ends.
     end_ns: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ struct Bell {
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         if !self.rings.swap(true, Relaxed) {
-            // This fails if the thread has ended; then nothing is pending.
+            // This fails if the thread has ended. In that case nothing is pending.
             let _ = self.orders.send(Order::Woken);
         }
     }
@@ -71,7 +71,7 @@ impl Writer {
             let now_ns = clock_now_ns();
             let until_ns = self.due_ns.min(self.end_ns.unwrap_or(u64::MAX));
             let order = match until_ns {
-                // Nothing is recorded, so wait for an order.
+                // Nothing is recorded, so the thread waits for an order.
                 u64::MAX => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 at_ns => orders.recv_timeout(Duration::from_nanos(at_ns.saturating_sub(now_ns))),
             };
@@ -90,7 +90,7 @@ impl Writer {
             self.poll_jobs();
             if std::mem::take(&mut self.may_forget) {
                 self.forget_ended();
-                // Poll operations that the order has started.
+                // The order may have started operations, so they are polled.
                 self.poll_jobs();
             }
             let is_idle = self.table.jobs.is_empty() && self.running.is_empty();
@@ -153,7 +153,7 @@ impl Writer {
                         Change::Stop => running.interrupt(table, now_ns),
                     }
                 }
-                // This fails if the receiver is gone.
+                // This fails if nobody waits for the answer.
                 let _ = tell.send(is_known);
             }
             Order::Delete(id, tell) => table.delete(id, tell),
@@ -175,8 +175,8 @@ impl Writer {
         self.count_running();
     }
 
-    /// Runs the turns that are due. The writes of all recordings in a slot are passed to the disk together, so that it wakes up
-    /// only once.
+    /// Runs the turns that are due. The writes of all recordings in a slot are passed to the disk's thread together, so that this thread
+    /// wakes up only once.
     fn take_turns(&mut self, now_ns: u64) {
         self.due_ns = u64::MAX;
         for (id, running) in &mut self.running {
@@ -184,7 +184,7 @@ impl Writer {
                 if running.turn(&mut self.table, now_ns) {
                     self.turned.push(*id);
                 }
-                // If turns were missed, they are not made up for.
+                // If turns were missed, they are not run later.
                 running.next_ns = next_turn_ns(*id, now_ns);
                 self.may_forget |= running.is_stopped.is_some();
             }
@@ -213,7 +213,7 @@ impl Writer {
         }
     }
 
-    /// Removes recordings that have ended, and whose files are finished.
+    /// Removes recordings that have ended and whose files are finished.
     fn forget_ended(&mut self) {
         let table = &mut self.table;
         let over: Vec<(RecordingId, Running)> = self
@@ -221,7 +221,7 @@ impl Writer {
             .extract_if(|id, one| match one.is_stopped {
                 None => false,
                 Some(_) if table.open_jobs.contains_key(id) => false,
-                // If the recording is discarded, remove its files first.
+                // If the recording is discarded, its files are removed first.
                 Some(true) => !table.sweep(*id),
                 Some(false) => true,
             })
@@ -266,22 +266,21 @@ impl Writer {
     }
 }
 
-/// Returns the time of a recording's next turn. Each recording has a slot. So recordings that started together are not all
-/// written together, and the thread wakes up once for all recordings of a slot.
+/// Returns the time of a recording's next turn. Each recording has a slot. So the thread wakes up once for all recordings of a slot, but
+/// recordings that started together are not all written together.
 fn next_turn_ns(id: RecordingId, now_ns: u64) -> u64 {
     let slot_ns = id.0 % SLOTS * (TURN_NS / SLOTS);
     let turns = now_ns.saturating_sub(slot_ns) / TURN_NS;
     (turns + 1) * TURN_NS + slot_ns
 }
 
-/// Time between two turns of a recording. A file lags by at most this and `running::DELAY_NS`.
+/// Time between two turns of a recording. A file is behind the audio by at most this time plus `running::DELAY_NS`.
 const TURN_NS: u64 = 600_000_000;
-/// Number of slots, which have 40 ms. Of a thousand recordings, 67 have their turn together, which takes about two
-/// milliseconds.
+/// Number of slots of 40 ms each. Of a thousand recordings, 67 have their turn together, which takes about two milliseconds.
 const SLOTS: u64 = 15;
-/// Maximum number of orders in a row before turns are run.
+/// Maximum number of orders that are handled in a row before turns are run.
 const BURST: usize = 1024;
-/// Maximum time for which the end of the process waits for the disk.
+/// Maximum time that the thread waits for the disk when the process ends.
 const END_NS_MAX: u64 = 5_000_000_000;
 
 #[cfg(test)]
@@ -297,7 +296,7 @@ mod tests {
             let first_ns = next_turn_ns(id, begun_ns + id.0 * 1_000);
             assert!((1..=TURN_NS).contains(&(first_ns - begun_ns - id.0 * 1_000)));
             assert_eq!(next_turn_ns(id, first_ns), first_ns + TURN_NS);
-            // The recording is late by several turns.
+            // This turn is late by several turns.
             let late_ns = first_ns + 3 * TURN_NS + 7;
             assert_eq!(next_turn_ns(id, late_ns), first_ns + 4 * TURN_NS);
             *slots.entry(first_ns).or_default() += 1;

@@ -1,5 +1,5 @@
-//! Sessions of RTP on the engine: [`threadbare_rtp::call::Session`] with SRTP, meters, listeners and a snapshot. A call and a
-//! stream are the same here; they differ in the legs and flows of their session.
+//! Sessions of RTP on the engine: [`threadbare_rtp::call::Session`] with SRTP, meters, listeners and a snapshot. Calls and streams are
+//! handled in the same way. Only the legs and flows of their sessions differ.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -29,59 +29,59 @@ use crate::snapshot::{Pace, SharedSnapshot};
 use crate::tap::{GATHER_NS, GATHERED_SAMPLES, Metering, PAUSE_NS, Tap};
 use crate::unsent::{Envelope, Unsent, with_scratch};
 
-/// A call or a stream. Its ports are numbered as in [`Session::handle_datagram`]: side A of a call has ports 0 and side B ports 1; a
-/// stream has ports 0, and its fallbacks have the next ones.
+/// A call or a stream. Its ports have the numbers that [`Session::handle_datagram`] uses. Side A of a call has ports 0, and side B ports 1.
+/// A stream has ports 0, and its fallbacks have the next numbers.
 ///
-/// Each leg is plain RTP, or SRTP once it has keys ([`set_keys`](AudioSession::set_keys)).
+/// Each leg uses plain RTP, or SRTP if it has keys ([`set_keys`](AudioSession::set_keys)).
 pub struct AudioSession {
     session: Session,
-    /// The encryption of the legs, by [`LegId`]; empty without SRTP.
+    /// The encryption of the legs, by [`LegId`]. It is empty without SRTP.
     protections: Vec<Option<Box<Protection>>>,
     /// The audio of the first two legs, on its way to meters and listeners.
     taps: [Tap; 2],
     /// Whether a leg's audio is tapped.
     is_tapped: bool,
     on_event: Option<EventHandler>,
-    /// A leg whose packets are not authentic, for the next event.
+    /// A leg whose packets have failed authentication, for the next event.
     unauthentic: Option<LegId>,
     listeners: SessionListeners,
-    /// New listeners may have been added.
+    /// Whether new listeners may have been added.
     is_to_look: bool,
-    /// Samples of a portion for listeners.
+    /// Number of samples in a portion for listeners.
     portion_samples: usize,
     publishing: Option<Box<Publishing>>,
-    /// Packets that arrived at the previous process may still follow.
+    /// Packets that must wait, because earlier ones may still come from the previous process.
     early: Option<Box<Early>>,
     copies: Option<Box<Copies>>,
-    /// Datagrams that did not fit the last turn.
+    /// Datagrams for which the last turn had no room.
     unsent: Unsent,
 }
 
-/// Handles a session's events on the shard's thread: it must not block.
+/// Handles the events of a session on the shard's thread. It must not block.
 pub type EventHandler = Box<dyn FnMut(SessionEvent) + Send>;
 
 /// Counters and gauges of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AudioStats {
-    /// Its packets.
+    /// Counters and gauges of the session's packets.
     pub session: SessionStats,
-    /// The encryption of the first two legs; `None`: plain RTP.
+    /// The encryption of the first two legs. `None`: the leg uses plain RTP.
     pub protections: [Option<ProtectionStats>; 2],
-    /// Loudness of the first two legs' audio; `None`: not measured, or nothing was received yet.
+    /// Loudness of the first two legs' audio. `None`: it is not measured, or nothing was received yet.
     pub loudness: [Option<Loudness>; 2],
 }
 
-/// Saved state of a call for a restart of the process, A's first. It holds keys and is as secret as they are.
+/// The saved state of a call for a restart of the process. It contains keys, so keep it as secret as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaCallState {
-    /// Its packets.
+    /// The state of the call's packets.
     pub call: CallState,
-    /// Their encryption; `None`: the side is plain RTP.
+    /// The encryption of the sides, A's first. `None`: the side uses plain RTP.
     pub protections: [Option<ProtectionState>; 2],
 }
 
 impl AudioSession {
-    /// Creates the media session of a call or stream, with slices of this length:
+    /// Creates the media session of a call or stream. `slice` is the length of the engine's slices: see
     /// [`Settings::threads`](crate::Settings::threads).
     #[must_use]
     pub fn new(mut session: Session, slice: Duration) -> AudioSession {
@@ -113,10 +113,10 @@ impl AudioSession {
         self
     }
 
-    /// Adjusts the first leg's audio to this loudness, with 3 s of delay, and measures the result.
+    /// Adjusts the first leg's audio to this loudness, which delays it by 3 s, and measures the result.
     ///
     /// # Errors
-    /// The target is out of range.
+    /// Fails if the target is out of range.
     pub fn with_loudness_target(
         mut self,
         target_lufs: f64,
@@ -129,17 +129,17 @@ impl AudioSession {
         Ok(self)
     }
 
-    /// Passes the audio of each leg to these listeners: in order, with losses concealed, as the other side gets it. A leg that is
-    /// muted or held is silent. Without listeners, nothing is decoded for them. [`update_listeners`](Self::update_listeners)
-    /// finds existing listeners.
+    /// Passes the audio of each leg to these listeners. They get it in order and with losses concealed, as the other side does. A leg that
+    /// is muted or held is silent. If there are no listeners, nothing is decoded for them. [`update_listeners`](Self::update_listeners)
+    /// finds listeners that exist already.
     #[must_use]
     pub fn with_listeners(mut self, listeners: Listeners) -> AudioSession {
         self.listeners = SessionListeners::new(listeners);
         self
     }
 
-    /// Publishes the values of a stream in a snapshot, at this interval, while packets or timers run the session. Otherwise the
-    /// values stay. The session also notices the snapshot's listeners.
+    /// Publishes the values of a stream in a snapshot, at this interval, as long as packets or timers run the session. Otherwise the values
+    /// do not change. The session also notices listeners that the snapshot adds.
     #[must_use]
     pub fn publish_to(mut self, snapshot: SharedSnapshot, pace: Pace) -> AudioSession {
         self.listeners = SessionListeners::new(snapshot.listeners().clone());
@@ -172,32 +172,33 @@ impl AudioSession {
         self
     }
 
-    /// Sends from now on, after the packets that another process has forwarded: [`Session::go_on`].
+    /// Sends from now on, continuing after the packets that another process has forwarded: see [`Session::go_on`].
     pub fn go_on(&mut self, state: Option<LineState>) {
         self.session.go_on(state);
     }
 
-    /// Passes the session's events to `handler`. Without one, they are dropped.
+    /// Passes the session's events to `handler`. Without a handler, they are dropped.
     #[must_use]
     pub fn on_event(mut self, handler: impl FnMut(SessionEvent) + Send + 'static) -> AudioSession {
         self.on_event = Some(Box::new(handler));
         self
     }
 
-    /// Takes listeners that were added since the last update: in this turn, or in the first one that finds the list unlocked.
+    /// Finds listeners that were added since the last update. They get audio from this turn on, or from the first turn that finds the list
+    /// unlocked.
     pub fn update_listeners(&mut self) {
-        // Queued audio is not for the new listeners.
+        // Queued audio is from before the new listeners, so the others get it first.
         self.flush_listeners();
         self.is_to_look = true;
     }
 
-    /// Sends a copy of each RTP packet of a side, decrypted and at once, to these addresses of this machine. It leaves from the
-    /// port that the party sends to. Refused packets are not copied.
+    /// Sends a copy of each RTP packet of a side to these addresses of this machine, decrypted and at once. It leaves from the port to
+    /// which the party sends. Refused packets are not copied.
     pub fn set_copies(&mut self, side: Side, to: &[SocketAddr]) {
         self.change_copies(|copies| copies.set(side, to));
     }
 
-    /// Passes each RTP packet of a side, decrypted and at once, to a listener. Refused packets are not passed.
+    /// Passes each RTP packet of both sides to a listener, decrypted and at once. Refused packets are not passed.
     pub fn set_packet_listener(&mut self, listener: Option<PacketListener>) {
         self.change_copies(|copies| copies.set_listener(listener));
     }
@@ -208,14 +209,14 @@ impl AudioSession {
         self.copies = Some(copies).filter(|copies| copies.is_wanted());
     }
 
-    /// Makes a side SRTP with these keys from `now_ns` on, or plain RTP with `None`. Unchanged keys continue with their state;
-    /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` applies to the packets that we send.
+    /// Switches a side to SRTP with these keys from `now_ns` on, or to plain RTP with `None`. Keys that do not change keep their state.
+    /// Packets with a replaced key are accepted for a while: see [`Protection`]. `rollover` applies to the packets that we send.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.session.set_authenticated(side, keys.is_some());
         set_keys(self.protection_mut(side.into()), now_ns, keys, rollover);
     }
 
-    /// Makes a leg SRTP from the start. Its party may have been sending for a long time already: see [`Protection::joining`].
+    /// Switches a leg to SRTP from the start. Its party may have been sending for a long time already: see [`Protection::joining`].
     #[must_use]
     pub fn with_keys(mut self, leg: impl Into<LegId>, keys: Keys) -> AudioSession {
         let leg = leg.into();
@@ -224,7 +225,7 @@ impl AudioSession {
         self
     }
 
-    /// The place of a leg's encryption.
+    /// Returns the place of a leg's encryption.
     fn protection_mut(&mut self, leg: LegId) -> &mut Option<Box<Protection>> {
         let index = usize::from(leg.0);
         if self.protections.len() <= index {
@@ -233,7 +234,7 @@ impl AudioSession {
         &mut self.protections[index]
     }
 
-    /// Counters, gauges and readings; gathered audio is measured first.
+    /// Measures gathered audio, and returns counters, gauges and readings.
     pub fn stats(&mut self) -> AudioStats {
         AudioStats {
             session: self.session.stats(),
@@ -242,7 +243,7 @@ impl AudioSession {
         }
     }
 
-    /// Loudness of the first two legs' audio; gathered audio is measured first. `None`: not measured, or nothing was received
+    /// Measures gathered audio, and returns the loudness of the first two legs' audio. `None`: it is not measured, or nothing was received
     /// yet.
     pub fn loudness(&mut self) -> [Option<Loudness>; 2] {
         self.measure(1);
@@ -250,7 +251,7 @@ impl AudioSession {
         [a, b].map(|tap| tap.meter.with(LineMeter::readings).flatten())
     }
 
-    /// The state that another process needs to continue this call. Settings are not part of it. `None`: not a call.
+    /// Returns the state that another process needs to continue this call. Settings are not part of it. `None`: the session is not a call.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Option<MediaCallState> {
         Some(MediaCallState {
@@ -259,11 +260,11 @@ impl AudioSession {
         })
     }
 
-    /// Continues a call of another process, with its SSRCs, its keys, and continuous numbers and timestamps, so that the parties
-    /// notice only a gap. Only for a call that has neither sent nor received.
+    /// Continues a call of another process, with its SSRCs, its keys, and continuous numbers and timestamps. So the parties notice only a
+    /// gap. Call this only for a call that has neither sent nor received anything.
     ///
     /// # Errors
-    /// A key's state is not one that [`snapshot`](Self::snapshot) returns. The call does not change then.
+    /// Fails if the state of a key is not one that [`snapshot`](Self::snapshot) returns. In this case, the call does not change.
     pub fn restore(
         &mut self,
         now_ns: u64,
@@ -292,7 +293,7 @@ impl AudioSession {
         Ok(())
     }
 
-    /// Makes packets after a gap wait, until `until_ns`, for late packets of the process that saved this state. Late packets
+    /// Until `until_ns`, keeps packets after a gap, because late packets of the process that saved this state may fill it. Late packets
     /// arrive by [`MediaSession::handle_late_packets`](crate::MediaSession::handle_late_packets).
     pub fn wait_for_late_packets(&mut self, until_ns: u64, state: &MediaCallState) {
         let next = |leg: &LegState| Some(leg.source?.2.plus(1).0);
@@ -300,7 +301,7 @@ impl AudioSession {
         self.early = Some(Box::new(Early::new(until_ns, next)));
     }
 
-    /// Whether each side has RTP and RTCP on one port, A's first.
+    /// Whether each side uses one port for RTP and RTCP, A's first.
     pub(crate) fn mux(&self) -> [bool; 2] {
         [0, 1].map(|ports| self.session.is_mux(ports))
     }
@@ -334,7 +335,7 @@ impl AudioSession {
         if !self.protections.is_empty() {
             let leg = self.session.leg_of(ports, channel, from, bytes);
             if let Some(Some(protection)) = self.protections.get_mut(usize::from(leg.0)) {
-                // The protection counts refused packets.
+                // Refused packets are counted by the protection.
                 let carried = channel.carried(self.session.is_mux(ports), bytes);
                 let Ok(len) = protection.unprotect(now_ns, carried, bytes) else {
                     let stats = protection.stats();
@@ -356,12 +357,12 @@ impl AudioSession {
         }
     }
 
-    /// Passes on audio from before a pause with its own time, and fetches the memory that this leg's next audio touches.
+    /// Passes on audio from before a pause, with the time at which it ended. Fetches the memory that this leg's next audio touches.
     #[inline]
     fn prepare_taps(&mut self, now_ns: u64, ports: u8) {
         for index in 0..self.taps.len() {
             if self.taps[index].unreported.is_older(now_ns, PAUSE_NS) {
-                // The next audio is not continuous with it.
+                // The next audio does not follow this audio without a gap.
                 self.tell(index);
             }
         }
@@ -373,13 +374,13 @@ impl AudioSession {
             .prefetch_tap(LegId(ports), |address| prefetch(address, PACKET_LINES));
     }
 
-    /// The session.
+    /// Returns the session.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The session, for commands.
+    /// Returns the session, for commands.
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -395,11 +396,11 @@ impl AudioSession {
         }
     }
 
-    /// Passes queued audio to the listeners if it is enough for a portion, or if no audio follows it: listeners detect silence
-    /// by a portion's time.
+    /// Passes queued audio to the listeners if it is enough for a portion, or if no audio follows it. A listener detects silence by the
+    /// times of the portions.
     #[inline]
     fn feed_listeners(&mut self, now_ns: u64) {
-        // A snapshot's listeners come without a command.
+        // A snapshot adds listeners without a command to this session.
         self.is_to_look |= self.publishing.is_some() && self.listeners.has_news();
         if self.is_to_look || self.is_tapped {
             self.feed_tapped(now_ns);
@@ -410,7 +411,7 @@ impl AudioSession {
     fn feed_tapped(&mut self, now_ns: u64) {
         if self.is_to_look {
             for index in 0..self.taps.len() {
-                // Audio is queued if the list was locked before. It is not for the new listeners.
+                // If the list was locked before, audio is queued. It is from before the new listeners.
                 if self.taps[index].unreported.samples > 0 {
                     self.tell(index);
                 }
@@ -441,12 +442,12 @@ impl AudioSession {
         self.choose_tapped();
     }
 
-    /// Passes all audio until now to the listeners, as before a change of listeners. Dropping a session does the same.
+    /// Passes all audio until now to the listeners, for example before the listeners change. Dropping a session has the same effect.
     pub fn flush_listeners(&mut self) {
         (0..self.taps.len()).for_each(|index| self.tell(index));
     }
 
-    /// Measures the tapped audio once there is this much, and passes it to the listeners.
+    /// Measures the tapped audio if there are at least `samples_min` samples, and passes it to the listeners.
     #[inline]
     fn measure(&mut self, samples_min: usize) {
         for index in 0..self.taps.len() {
@@ -600,7 +601,7 @@ pub(crate) fn each<T>(
     [0, 1].map(|at: usize| protections.get(at)?.as_deref().map(&of))
 }
 
-/// The state, with our stream added to the sent ones: packets that left after the snapshot may have been its first.
+/// Returns the state, with our stream added to those that were sent. The packets that left after the snapshot may have been its first ones.
 fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
     let mut state = state.clone();
     let first = PacketIndex::new(0, SeqNum(leg.next_seq.0.saturating_sub(1)));
@@ -617,8 +618,8 @@ fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
     state
 }
 
-/// Number of packets that are not authentic before [`SessionEvent::Unauthentic`]: some seconds of audio, while a receiver that joins
-/// searches the rollover counter.
+/// Number of packets that fail authentication before [`SessionEvent::Unauthentic`]. It is some seconds of audio, because a receiver that
+/// joins must search for the rollover counter.
 const UNAUTHENTIC_MAX: u64 = 250;
-/// Cache lines of 20 ms of G.711.
+/// Number of cache lines that 20 ms of G.711 take.
 const PACKET_LINES: usize = 3;

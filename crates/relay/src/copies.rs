@@ -1,4 +1,4 @@
-//! Copies of parties' packets, for other streams of this process (subscribers to a call) and for recorders.
+//! Copies of parties' packets, for recorders and for other streams of this process (subscribers to a call).
 
 use std::net::SocketAddr;
 
@@ -8,12 +8,12 @@ use crate::call::Outbox;
 use crate::id::PortId;
 use crate::unsent::{Envelope, Unsent};
 
-/// Handles RTP packets on the shard's thread: it must not block. Arguments: arrival time on CLOCK_MONOTONIC, ns; the party; its
-/// address; the packet, decrypted.
+/// Handles RTP packets on the shard's thread. It must not block. The arguments are the arrival time in ns of CLOCK_MONOTONIC, the party,
+/// its address, and the decrypted packet.
 pub type PacketListener = Box<dyn FnMut(u64, Side, SocketAddr, &[u8]) + Send>;
 
-/// Receivers of copies, and the copies of this turn. The copies leave unencrypted even if the parties use SRTP, because they
-/// stay on this machine.
+/// The receivers of copies, and the copies that leave in this turn. They are not encrypted even if the parties use SRTP, because they stay
+/// on this machine.
 #[derive(Default)]
 pub(crate) struct Copies {
     to: [Vec<SocketAddr>; 2],
@@ -34,12 +34,12 @@ impl Copies {
         self.listener = listener;
     }
 
-    /// Whether copies have a receiver.
+    /// Whether anything receives copies.
     pub(crate) fn is_wanted(&self) -> bool {
         self.listener.is_some() || self.to.iter().any(|to| !to.is_empty())
     }
 
-    /// Copies an accepted packet of a side. A copy that does not fit is lost.
+    /// Copies an accepted packet of a side. If there is no room for the copy, it is lost.
     pub(crate) fn add(&mut self, at_ns: u64, side: Side, from: SocketAddr, bytes: &[u8]) {
         if let Some(listener) = &mut self.listener {
             listener(at_ns, side, from, bytes);

@@ -1,4 +1,4 @@
-//! A call that another process continues: late packets are passed to that process, and nothing is sent.
+//! A call that another process continues. Late packets are passed to that process, and nothing is sent.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
 use crate::late_packet::{LatePacket, LatePacketHandler};
 
-/// Replaces a call whose datagrams go to another process.
+/// Takes the place of a call whose datagrams go to another process.
 pub struct Diverted {
     take: LatePacketHandler,
     /// Number of bytes that may still be passed on.
@@ -25,7 +25,7 @@ impl Diverted {
     }
 
     pub(crate) fn give(&mut self, packet: LatePacket) {
-        // Bounds the memory that a stranger's flood takes.
+        // This bounds the memory that a flood of packets takes.
         if let Some(left) = self.room_bytes.checked_sub(packet.bytes.len()) {
             self.room_bytes = left;
             (self.take)(packet);
@@ -60,7 +60,7 @@ impl crate::Call for Diverted {
 }
 
 impl AudioSession {
-    /// Passes on all packets that were not played yet.
+    /// Passes on all packets that were received and not played yet.
     pub(crate) fn give_up(&mut self, now_ns: u64, take: &mut dyn FnMut(LatePacket)) {
         for side in Side::BOTH {
             self.session_mut()
@@ -96,5 +96,5 @@ impl AudioSession {
     }
 }
 
-/// Limit for one call: a second of wideband audio, and packets that were delayed while a network path failed.
+/// Maximum number of bytes for one call. It allows a second of wideband audio, and packets that were delayed while a network path failed.
 pub const LATE_PACKET_BYTES_MAX: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! The engine: calls created, reached and removed from any thread.
+//! The engine. Calls are created, reached and removed from any thread.
 
 use std::fmt;
 use std::io;
@@ -34,14 +34,14 @@ pub struct Settings {
     pub threads: threadbare_runtime::Settings,
     /// Maximum number of calls.
     pub calls_max: u64,
-    /// Lateness of slices above which new calls are refused, if all threads exceed it. `None`: never refuse.
+    /// Lateness of slices above which new calls are refused, if all threads exceed it. `None`: calls are never refused for lateness.
     pub lateness_max: Option<Duration>,
-    /// Carries out asynchronous orders (creating and dropping calls, commands) at the next slice, when packets are read. A thread
-    /// then is not woken for each of many short calls.
+    /// Whether asynchronous orders (to create or drop calls, and commands) wait for the next slice, in which packets are read too. With
+    /// this, a thread is not woken for each of many short calls.
     pub orders_wait: bool,
     /// Devices whose frames may bypass the sockets. `None`: all packets use sockets.
     pub xdp: Option<Xdp>,
-    /// Policy for the destinations of calls. `None`: anywhere.
+    /// The policy for the destinations of calls. `None`: all destinations are allowed.
     pub destinations: Option<Destinations>,
 }
 
@@ -64,7 +64,7 @@ impl Settings {
     }
 }
 
-/// Why an engine, or a shared port of one, was not started.
+/// The reason why an engine, or a shared port of an engine, was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A context could not be started.
@@ -75,7 +75,7 @@ pub enum EngineError {
         /// The reason.
         error: StartError,
     },
-    /// The calls' sockets cannot be watched.
+    /// The sockets of the calls cannot be watched.
     #[error("context '{context}': cannot watch sockets: {error} (see `ulimit -n`)")]
     Watch {
         /// The context.
@@ -83,7 +83,7 @@ pub enum EngineError {
         /// The system's answer.
         error: io::Error,
     },
-    /// A thread has no rings.
+    /// A thread could not get rings.
     #[error("context '{context}': {error}")]
     Rings {
         /// The context.
@@ -94,7 +94,7 @@ pub enum EngineError {
     /// A shared port could not be opened.
     #[error("cannot open the shared port: {0}")]
     Socket(#[from] SocketError),
-    /// Too many shared ports.
+    /// There are too many shared ports.
     #[error("a context's thread already has {IOS_MAX} shared ports, which is the maximum")]
     SharedPorts,
     /// The context has shut down.
@@ -105,7 +105,7 @@ pub enum EngineError {
     },
 }
 
-/// Why a call was not created.
+/// The reason why a call was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The call has too many parties.
@@ -114,33 +114,33 @@ pub enum CreateError {
         /// Number of legs.
         legs: usize,
     },
-    /// The call's legs are on shared ports that different threads read.
+    /// The call's legs are on shared ports that are read by different threads.
     #[error(
         "different threads read the shared ports {first} and {other}; the ports of a call must be read by one thread"
     )]
     Shards {
         /// A leg's shared port.
         first: std::net::SocketAddr,
-        /// Another leg's.
+        /// The shared port of another leg.
         other: std::net::SocketAddr,
     },
     /// The shared port belongs to another engine.
     #[error("the shared port {0} belongs to another engine")]
     Foreign(std::net::SocketAddr),
-    /// Too many calls.
+    /// There are too many calls.
     #[error("{calls} calls are active; the limit is {calls_max} (calls_max)")]
     Calls {
-        /// Number of present calls.
+        /// Number of calls that exist.
         calls: u64,
         /// The limit.
         calls_max: u64,
     },
-    /// The threads are late.
+    /// All threads are late.
     #[error(
         "all threads are late, the best of them by {lateness:?}; the limit is {lateness_max:?} (lateness_max)"
     )]
     Late {
-        /// Minimum lateness.
+        /// Lateness of the thread that is least late.
         lateness: Duration,
         /// The limit.
         lateness_max: Duration,
@@ -159,14 +159,14 @@ pub struct Engine<C: Call> {
     context: Context,
 }
 
-/// A shard's media worker, for other threads.
+/// The media worker of a shard, as other threads see it.
 struct Seat<C: Call> {
     queue: Arc<OrderQueue<C>>,
     shard: Shard,
     worker: AgentHandle<MediaWorker<C>>,
-    /// Contains the sockets of its calls.
+    /// The epoll instance that contains the sockets of the worker's calls.
     watch: Arc<Epoll>,
-    /// Execution time of asynchronous orders.
+    /// When asynchronous orders are carried out.
     when: When,
 }
 
@@ -174,7 +174,7 @@ impl<C: Call> Engine<C> {
     /// Creates an engine without calls.
     ///
     /// # Errors
-    /// Threads or descriptors run out, or the system refuses the context's settings.
+    /// Fails if the system cannot provide the threads or descriptors, or if it refuses the context's settings.
     pub fn new(settings: Settings) -> Result<Engine<C>, EngineError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = settings.context;
@@ -206,13 +206,13 @@ impl<C: Call> Engine<C> {
         Ok(engine)
     }
 
-    /// The context whose threads run the calls.
+    /// Returns the context whose threads run the calls.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Opens a port for many legs, read by the thread with the fewest calls.
+    /// Opens a port for many legs. The thread with the fewest calls reads it.
     ///
     /// # Errors
     /// Fails if the address cannot be bound, or if there are too many shared ports.
@@ -235,18 +235,18 @@ impl<C: Call> Engine<C> {
         };
         let of_port = seat.clone();
         let close = move || {
-            // If the engine has ended, the port is already closed.
+            // If the engine has ended, the port is closed already.
             let _ = of_port.order(Order::RemoveIo { io });
         };
         Ok(SharedPort::new(sockets, home, Box::new(close)))
     }
 
-    /// Creates a call with the ports of its legs, on the thread with the fewest calls (among those that are not late).
-    /// Datagrams queued in the ports are the call's first ones. `label` names the call in the log. Can be called on any thread
-    /// and does not wait for the call's thread.
+    /// Creates a call with the ports of its legs. It runs on the thread with the fewest calls among those that are not late. Datagrams that
+    /// are queued in the ports are the first ones of the call. `label` names the call in the log. This can be called on any thread, and
+    /// does not wait for the call's thread.
     ///
     /// # Errors
-    /// The legs do not fit together, or a limit is reached. The ports are released.
+    /// Fails if the legs do not fit together, or if a limit is reached. In this case, the ports are released.
     pub fn create(
         &self,
         label: impl Into<String>,
@@ -285,7 +285,7 @@ impl<C: Call> Engine<C> {
         })
     }
 
-    /// The seat of the legs' shared ports, if any.
+    /// Returns the seat that reads the shared ports of the legs. `None`: they have no shared ports.
     fn home_of(&self, legs: &[LegPorts]) -> Result<Option<usize>, CreateError> {
         if legs.len() > LEGS_MAX {
             return Err(CreateError::Legs { legs: legs.len() });
@@ -310,14 +310,14 @@ impl<C: Call> Engine<C> {
         Ok(first.map(|(shard, _)| shard))
     }
 
-    /// The seat whose epoll has the legs' sockets, if an earlier call used them.
+    /// Returns the seat whose epoll instance contains the legs' sockets, because an earlier call used them.
     fn seat_that_watches(&self, legs: &[LegPorts]) -> Option<usize> {
         let watch = legs.iter().find_map(LegPorts::watch)?;
         let mut seats = self.seats.iter();
         seats.position(|seat| Arc::ptr_eq(&seat.watch, watch))
     }
 
-    /// The seat with the fewest calls, among those that are not late if possible. `near`, which has the sockets already, is
+    /// Returns the seat with the fewest calls, among those that are not late if possible. `near` has the sockets already, so it is
     /// preferred if it has hardly more calls.
     fn best_seat(&self, near: Option<usize>) -> usize {
         let key = |seat: &Arc<Seat<C>>| (seat.is_late(), seat.assigned());
@@ -351,13 +351,13 @@ impl<C: Call> Engine<C> {
         })
     }
 
-    /// Calls that live, or are about to.
+    /// Returns the number of calls that exist or are about to be created.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.seats.iter().map(|seat| seat.assigned()).sum()
     }
 
-    /// The counters of all threads.
+    /// Returns the counters of all threads.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut all = Stats::default();
@@ -367,7 +367,7 @@ impl<C: Call> Engine<C> {
         all
     }
 
-    /// The counters of each thread.
+    /// Returns the counters of each thread.
     #[must_use]
     pub fn shard_stats(&self) -> Vec<ShardStats> {
         let of_seat = |seat: &Arc<Seat<C>>| ShardStats {
@@ -429,7 +429,7 @@ impl<C: Call> Seat<C> {
         let (sender, started) = Reply::new(shard);
         let myself = worker.clone();
         worker.command(move |worker, cx| {
-            // The creator waits for the result.
+            // The creator is waiting for the result.
             let _ = sender.send(worker.start(cx, myself));
         });
         started.wait().map_err(|Gone| closed())?.map_err(watch)?;
@@ -442,7 +442,7 @@ impl<C: Call> Seat<C> {
         })
     }
 
-    /// Gives an order without waiting.
+    /// Queues an order without waiting for it.
     fn order(&self, order: Order<C>) -> Result<(), Closed> {
         self.order_when(order, self.when)
     }
@@ -453,7 +453,7 @@ impl<C: Call> Seat<C> {
                 let worker = self.worker.clone();
                 gather::wake(move || worker.command(MediaWorker::handle_orders));
             }
-            // Each run of the media worker starts with the orders.
+            // The media worker always carries out the orders first.
             Some(When::BySlice) => self.worker.wake(),
             None => {}
         }
@@ -466,7 +466,7 @@ impl<C: Call> Seat<C> {
 
     fn lateness(&self) -> Duration {
         if self.assigned() == 0 {
-            // Without work, no slice runs, and the last lateness stays.
+            // Without work no slice runs, so the last measured lateness would stay.
             return Duration::ZERO;
         }
         Duration::from_nanos(self.shard.lateness_recent_ns())
@@ -477,7 +477,7 @@ impl<C: Call> Seat<C> {
     }
 }
 
-/// A handle of a call, for any thread. Dropping it removes the call; see [`remove`](CallHandle::remove) to wait for that.
+/// A handle of a call, for any thread. Dropping it removes the call. To wait for the removal, use [`remove`](CallHandle::remove).
 pub struct CallHandle<C: Call> {
     commander: Commander<C>,
     life: Arc<Life>,
@@ -535,10 +535,10 @@ impl<C: Call> Commander<C> {
     ) -> Reply<R> {
         let (sender, reply) = Reply::new(&self.seat.shard);
         let run = move |slot: &mut Slot<C>, now_ns: u64| {
-            // The caller may not wait any more.
+            // Sending fails if the caller no longer waits.
             let _ = sender.send(f(slot, now_ns));
         };
-        // If the order is refused, the sender is dropped, and the reply reports that.
+        // If the order is refused, the sender is dropped, and the reply reports this.
         let _ = self.run(Box::new(run), When::AtOnce);
         reply
     }
@@ -588,20 +588,20 @@ impl<C: Call> CallHandle<C> {
         self.commander.ask(|slot, _| slot.stats)
     }
 
-    /// The state of the call.
+    /// Returns the state of the call.
     #[must_use]
     pub fn state(&self) -> CallState {
         self.life.get()
     }
 
-    /// The thread that runs the call.
+    /// Returns the thread that runs the call.
     #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.commander.seat.shard
     }
 
-    /// Removes the call, waits for the removal, and closes its ports on this thread. Returns the call, unless it was removed
-    /// already. On a context's thread it does not wait, and returns nothing.
+    /// Removes the call, waits for the removal, and closes the call's ports on this thread. Returns the call, or `None` if it was removed
+    /// already. On the thread of a context, this does not wait, and returns `None`.
     pub fn remove(mut self) -> Option<C> {
         self.is_removed = true;
         let (sender, reply) = Reply::new(&self.commander.seat.shard);
@@ -624,7 +624,7 @@ impl<C: Call> Drop for CallHandle<C> {
     fn drop(&mut self) {
         if !self.is_removed {
             let (at, reply) = (self.commander.at, None);
-            // If the engine has ended, so has the call.
+            // If the engine has ended, the call has ended too.
             let _ = self.commander.seat.order(Order::Remove { at, reply });
         }
     }
@@ -639,11 +639,11 @@ impl<C: Call> fmt::Debug for CallHandle<C> {
     }
 }
 
-/// Key of the packet I/O for separate ports of each leg.
+/// Key of the packet I/O that has separate ports for each leg.
 const PAIRS: u32 = 0;
-/// Maximum number of calls: more than the ports of one address.
+/// Maximum number of calls. One address has fewer ports.
 const CALLS_MAX: u64 = 65_536;
-/// Difference in calls that does not matter to a thread that runs thousands.
+/// Number of calls that makes no difference to a thread that runs thousands.
 const HARDLY_MORE: u64 = 4;
-/// Negligible lateness: the machine had other work for a moment.
+/// Lateness that does not matter, because the machine had other work for a moment.
 const LATE_MIN: Duration = Duration::from_millis(20);

@@ -1,11 +1,11 @@
-//! Deadline for sending before another node takes over.
+//! A fence: the deadline after which this node must not send, because another node takes over.
 //!
-//! One word holds the end of a lease on CLOCK_MONOTONIC, which continues while the process is stopped. The socket's thread
-//! compares the clock before each datagram, not once per batch. A process that is frozen within a batch sends none of its
-//! remaining datagrams when it resumes. The comparison costs 30 ns, compared with some microseconds for the system call, and
-//! only sockets with a fence need it.
+//! One word contains the end of a lease on CLOCK_MONOTONIC, which continues while the process is stopped. The socket's thread compares the
+//! clock with it before each datagram, and not only once for a batch. So if a process is frozen within a batch, it sends none of the
+//! remaining datagrams when it resumes. The comparison costs 30 ns, compared with some microseconds for the system call. Only sockets with
+//! a fence need it.
 //!
-//! One thread owns the lease, and only that thread writes the word.
+//! One thread owns the lease. Only this thread writes the word.
 //!
 //! | transition | thread | reason |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See the module. Clones are the same fence.
+/// The deadline for sending: see the module documentation. Clones share the same fence.
 #[derive(Debug, Clone)]
 pub struct Fence(Arc<AtomicU64>);
 
@@ -38,7 +38,7 @@ impl Fence {
         self.0.store(CLOSED, Ordering::Relaxed);
     }
 
-    /// Whether sending is allowed at `now_ns`. Only the word counts; it orders no other memory.
+    /// Whether sending is allowed at `now_ns`. Reading the word orders no other memory.
     #[inline]
     #[must_use]
     pub fn is_open(&self, now_ns: u64) -> bool {
@@ -52,7 +52,7 @@ impl Fence {
     }
 }
 
-/// A value before any time.
+/// The value of a closed fence, which is before any time.
 const CLOSED: u64 = 0;
 
 #[cfg(test)]

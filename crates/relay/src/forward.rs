@@ -1,4 +1,4 @@
-//! Forwards media without parsing it: T.38, video, other applications. Datagrams pass between the ports of two legs.
+//! Forwards media without parsing them: T.38, video, and other applications. Datagrams pass between the ports of two legs.
 
 use std::net::SocketAddr;
 
@@ -16,59 +16,59 @@ use crate::unsent::{Envelope, Unsent};
 /// Settings of one side of a [`Forward`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ForwardSide {
-    /// Rules for accepting senders and for learning the party's address. The party's packets go to the learned address; with
-    /// [`Learn::Anyone`](threadbare_rtp::leg::Learn::Anyone), to the signalled one.
+    /// Rules for accepting senders, and for learning the party's address. The party gets packets at its learned address, or with
+    /// [`Learn::Anyone`](threadbare_rtp::leg::Learn::Anyone), at its signalled one.
     pub admission: AdmissionConfig,
-    /// RTP and RTCP have one port (RFC 5761).
+    /// Whether RTP and RTCP share one port (RFC 5761).
     pub mux: bool,
 }
 
 /// Counters of one side of a [`Forward`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ForwardSideStats {
-    /// Received datagrams, of the RTP port and of the RTCP port.
+    /// Datagrams that were received, on the RTP port and on the RTCP port.
     pub received: [Traffic; 2],
-    /// Datagrams sent to the party.
+    /// Datagrams that were sent to the party, from both ports.
     pub sent: [Traffic; 2],
-    /// Refused datagrams.
+    /// Numbers of refused datagrams.
     pub refused: Refusals,
-    /// Datagrams for this party without a destination, because it is held or its address is unknown.
+    /// Number of datagrams for this party that had no destination, because the party is held or its address is unknown.
     pub no_destination: u64,
-    /// Datagrams for this party that found no room.
+    /// Number of datagrams for this party for which there was no room.
     pub no_room: u64,
-    /// Destination.
+    /// Destination of datagrams to the party.
     pub to: Option<SocketAddr>,
-    /// Destination of its RTCP.
+    /// Destination of RTCP to the party.
     pub rtcp_to: Option<SocketAddr>,
-    /// Encryption of the party's datagrams; `None`: they are sent unchanged.
+    /// Encryption of the party's datagrams. `None`: they are sent unchanged.
     pub protection: Option<ProtectionStats>,
 }
 
-/// Traffic of a port.
+/// The traffic of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Datagrams.
+    /// Number of datagrams.
     pub packets: u64,
-    /// Their bytes, without encryption.
+    /// Number of bytes in these datagrams, without encryption.
     pub bytes: u64,
-    /// Time of the last one, ns.
+    /// Time of the last datagram, ns.
     pub last_ns: Option<u64>,
 }
 
-/// Saved state of a [`Forward`] for a restart of the process, A's first. It holds keys and is as secret as they are.
+/// The saved state of a [`Forward`] for a restart of the process, A's first. It contains keys, so keep it as secret as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardState {
     /// The parties' addresses.
     pub gates: [GateState; 2],
-    /// Their protection.
+    /// The encryption of the parties' datagrams.
     pub protections: [Option<ProtectionState>; 2],
 }
 
-/// Forwards datagrams between two parties. Leg 0 of its ports is side A's, leg 1 is B's; each received datagram causes at most
-/// one sent datagram.
+/// Forwards datagrams between two parties. Leg 0 belongs to side A, and leg 1 to side B. Each received datagram causes at most one sent
+/// datagram.
 ///
-/// The contents of datagrams matter only if a side uses SRTP, or if only one side has RTP and RTCP on one port. SRTP must be
-/// RTP with consecutive numbers: a packet that arrives twice is sent once.
+/// The contents of datagrams matter only if a side uses SRTP, or if only one side uses one port for RTP and RTCP. SRTP requires RTP with
+/// consecutive numbers, and a packet that arrives twice is sent once.
 #[derive(Debug)]
 pub struct Forward {
     sides: [ForwardingSide; 2],
@@ -102,24 +102,24 @@ impl Forward {
         }
     }
 
-    /// Applies a new description of a party. An address that the description does not replace stays the party's.
+    /// Applies a new description of a party. If the description does not replace the party's address, it stays.
     pub fn set_side(&mut self, now_ns: u64, side: Side, settings: ForwardSide) {
         let forwarding = &mut self.sides[side as usize];
         forwarding.gate.relearn(now_ns, settings.admission);
         forwarding.mux = settings.mux;
     }
 
-    /// Switches the echo on or off: with it, each party gets its own datagrams instead of the other one's.
+    /// Switches the echo on or off. With the echo, each party gets its own datagrams instead of the other party's.
     pub fn set_echo(&mut self, echoes: bool) {
         self.echoes = echoes;
     }
 
-    /// Holds a party: it gets only RTCP.
+    /// Holds a party, so that it gets only RTCP.
     pub fn set_held(&mut self, side: Side, is_held: bool) {
         self.sides[side as usize].is_held = is_held;
     }
 
-    /// The same as [`AudioSession::set_keys`](crate::AudioSession::set_keys).
+    /// Switches a side to SRTP or plain RTP, as [`AudioSession::set_keys`](crate::AudioSession::set_keys) does.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.sides[side as usize]
             .gate
@@ -127,12 +127,12 @@ impl Forward {
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
     }
 
-    /// Whether each side has RTP and RTCP on one port, A's first.
+    /// Whether each side uses one port for RTP and RTCP, A's first.
     pub(crate) fn mux(&self) -> [bool; 2] {
         self.sides.each_ref().map(|side| side.mux)
     }
 
-    /// Counters, A's first.
+    /// Returns the counters of both sides, A's first.
     #[must_use]
     pub fn stats(&self) -> [ForwardSideStats; 2] {
         Side::BOTH.map(|side| {
@@ -148,7 +148,7 @@ impl Forward {
         })
     }
 
-    /// The state that another process needs to continue. Settings are not part of it.
+    /// Returns the state that another process needs to continue the session. Settings are not part of it.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> ForwardState {
         ForwardState {
@@ -160,14 +160,14 @@ impl Forward {
     /// Continues where another process stopped.
     ///
     /// # Errors
-    /// A key's state is not one that [`snapshot`](Self::snapshot) returns; nothing changes then.
+    /// Fails if the state of a key is not one that [`snapshot`](Self::snapshot) returns. In this case, nothing changes.
     pub fn restore(
         &mut self,
         now_ns: u64,
         state: &ForwardState,
         outage: Outage,
     ) -> Result<(), RestoreError> {
-        // The parties number their packets themselves and have continued.
+        // The parties number their packets themselves, and have continued meanwhile.
         let unsaved = Unsaved {
             rtp_packets: 0,
             rtcp_packets: outage.rtcp_packets(),
@@ -200,7 +200,7 @@ impl crate::Call for Forward {
         let channel = datagram.port.kind.channel().carried(from.mux, bytes);
         let protection = self.protections.get_mut(usize::from(datagram.port.leg));
         if let Some(Some(protection)) = protection {
-            // The protection counts refused packets.
+            // Refused packets are counted by the protection.
             let Ok(len) = protection.unprotect(now_ns, channel, bytes) else {
                 return;
             };

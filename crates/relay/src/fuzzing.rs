@@ -1,4 +1,4 @@
-//! The fuzz target's body. It is in the library so that the corpus in `fuzz/corpus/forward` replays under `cargo test`
+//! The body of the fuzz target. It is part of the crate so that `cargo test` can replay the corpus in `fuzz/corpus/forward`
 //! (`tests/it/corpus.rs`).
 //!
 //! It panics if an invariant is violated.
@@ -15,10 +15,10 @@ use crate::forward::{Forward, ForwardSide};
 use crate::id::{PortId, PortKind};
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Target `forward`: byte 0 has the settings; then steps follow, each with a kind, a time in ms, a length and the bytes.
+/// Runs the target `forward`. Byte 0 contains the settings. Steps follow, each with a kind, a time in ms, a length and the bytes.
 ///
-/// Each datagram causes at most one outgoing datagram, with the same bytes, in order. A party that was not signalled and sent
-/// fewer than two datagrams gets nothing, and a held party gets no media.
+/// Each datagram causes at most one outgoing datagram, with the same bytes, in order. A party that was not signalled, and has sent fewer
+/// than two datagrams, gets nothing. A held party gets no media.
 pub fn forward(data: &[u8]) {
     let Some((&settings, mut data)) = data.split_first() else {
         return;
@@ -50,11 +50,11 @@ struct Bed {
     now_ns: u64,
     handed_in: u64,
     held: [bool; 2],
-    /// Number of datagrams from each address, and all addresses that were ever signalled.
+    /// Number of datagrams from each address. Every address that was ever signalled has an entry too.
     heard: BTreeMap<SocketAddr, u32>,
 }
 
-/// The sent datagrams.
+/// The datagrams that were sent.
 #[derive(Default)]
 struct Tray {
     is_full: bool,
@@ -88,7 +88,7 @@ fn address(side: u8, place: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host + side], 5000 + port))
 }
 
-/// A side with or without a signalled address, which is learned.
+/// Returns a side with or without a signalled address, whose address is learned.
 fn settings_of(side: u8, settings: u8) -> ForwardSide {
     let bits = settings >> (4 * side);
     ForwardSide {
@@ -123,7 +123,7 @@ impl Bed {
         bed
     }
 
-    /// Addresses that may get datagrams although none came from there.
+    /// Notes addresses that may get datagrams although none has come from there.
     fn signalled(&mut self, side: u8, settings: u8) {
         let admission = settings_of(side, settings).admission;
         for address in admission.peer.into_iter().chain(admission.rtcp) {
@@ -204,13 +204,13 @@ impl Bed {
         self.check();
     }
 
-    /// Checks the destination.
+    /// Checks the destinations of the datagrams.
     fn check(&mut self) {
         for (port, to, _) in self.tray.staged.drain(..) {
             let heard = |address: &SocketAddr| self.heard.get(address).copied().unwrap_or(0);
             let may = match port.kind {
                 PortKind::Rtp => heard(&to) >= 2,
-                // RTCP goes to the port after RTP's, or to its source address on a known host.
+                // RTCP goes to the port after that of RTP, or to its source address on a known host.
                 PortKind::Rtcp => self
                     .heard
                     .iter()

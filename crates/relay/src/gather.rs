@@ -1,16 +1,16 @@
-//! Batches wake-ups of calls' threads for a thread that gives many orders in a row. A wake-up interrupts a sleep, which costs two
-//! context switches, as much as some orders do.
+//! Batches wake-ups of calls' threads, for a thread that gives many orders in a row. A wake-up interrupts a sleep. This costs two context
+//! switches, which is as much as some orders cost.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
-/// While this lives, orders of this thread that need an immediate wake-up ([`CallHandle::with`](crate::CallHandle::with)) are
-/// gathered. The wake-ups are sent when the last of these values is dropped, or before this thread waits for an answer. Threads
-/// that are awake may find the orders earlier.
+/// As long as this value exists, orders of this thread that need an immediate wake-up ([`CallHandle::with`](crate::CallHandle::with)) are
+/// gathered. The wake-ups are sent when the last of these values is dropped, or before this thread waits for an answer. Threads that are
+/// awake may find the orders earlier.
 #[must_use = "orders are gathered while it lives"]
 #[derive(Debug)]
 pub struct Gathering {
-    /// Belongs to one thread.
+    /// Makes the value stay on one thread.
     not_send: PhantomData<*const ()>,
 }
 
@@ -33,7 +33,7 @@ impl Drop for Gathering {
     }
 }
 
-/// Wakes a thread for orders, now or at the end of the gathering.
+/// Wakes a thread so that it finds its orders, now or at the end of the gathering.
 pub(crate) fn wake(one: impl FnOnce() + 'static) {
     match GATHERINGS.get() {
         0 => one(),
@@ -41,9 +41,9 @@ pub(crate) fn wake(one: impl FnOnce() + 'static) {
     }
 }
 
-/// Sends all pending wake-ups: this thread is about to wait.
+/// Sends all pending wake-ups, because this thread is about to wait.
 pub(crate) fn wake_all() {
-    // A wake-up may give orders.
+    // A wake-up may give more orders.
     for one in PENDING.take() {
         one();
     }
@@ -53,7 +53,7 @@ type WakeUp = Box<dyn FnOnce()>;
 
 thread_local! {
     static GATHERINGS: Cell<usize> = const { Cell::new(0) };
-    /// At most one wake-up for each thread of calls, because an inbox asks for one only.
+    /// The pending wake-ups. There is at most one for each thread of calls, because an inbox asks for only one.
     static PENDING: RefCell<Vec<WakeUp>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -2,17 +2,17 @@
 
 use threadbare_rtp::call::Channel;
 
-/// A port of a call from the call's own view, independent of sockets and numbers.
+/// A port of a call, by its role in the call. It does not depend on sockets and port numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PortId {
-    /// The party: less than [`LEGS_MAX`], in the order of the ports passed to [`Engine::create`](crate::Engine::create).
+    /// Index of the party in the ports that were passed to [`Engine::create`](crate::Engine::create), less than [`LEGS_MAX`].
     pub leg: u8,
-    /// RTP or RTCP.
+    /// Whether the port is for RTP or RTCP.
     pub kind: PortKind,
 }
 
 impl PortId {
-    /// The RTP port of a leg.
+    /// Returns the RTP port of a leg.
     #[must_use]
     pub const fn rtp(leg: u8) -> PortId {
         PortId {
@@ -21,7 +21,7 @@ impl PortId {
         }
     }
 
-    /// The RTCP port of a leg.
+    /// Returns the RTCP port of a leg.
     #[must_use]
     pub const fn rtcp(leg: u8) -> PortId {
         PortId {
@@ -30,7 +30,7 @@ impl PortId {
         }
     }
 
-    /// Its place in a table of [`CALL_PORTS_MAX`] ports.
+    /// Returns the port's place in a table of [`CALL_PORTS_MAX`] ports.
     pub(crate) const fn place(self) -> Option<usize> {
         if self.leg as usize >= LEGS_MAX {
             return None;
@@ -39,17 +39,17 @@ impl PortId {
     }
 }
 
-/// The use of a port.
+/// What a port is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PortKind {
-    /// RTP; with rtcp-mux (RFC 5761), RTCP too.
+    /// RTP, and with rtcp-mux (RFC 5761) also RTCP.
     Rtp = 0,
     /// RTCP on a separate port.
     Rtcp = 1,
 }
 
 impl PortKind {
-    /// The channel of the port. With mux, the RTP port carries both: [`Channel::carried`].
+    /// Returns the channel of the port. With mux, the RTP port has both: see [`Channel::carried`].
     pub(crate) const fn channel(self) -> Channel {
         match self {
             PortKind::Rtp => Channel::Rtp,

@@ -1,4 +1,4 @@
-//! Late packets: datagrams that arrived at another process than the one that runs their call.
+//! Late packets: datagrams that arrived at a process other than the one that runs their call.
 
 use std::net::SocketAddr;
 
@@ -7,23 +7,23 @@ use threadbare_rtp::call::Channel;
 use crate::call::Datagram;
 use crate::id::PortId;
 
-/// A datagram that arrived at a process that does not run its call any more.
+/// A datagram that arrived at a process that no longer runs its call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LatePacket {
-    /// The port that it arrived on.
+    /// The port on which the datagram arrived.
     pub port: PortId,
     /// The sender.
     pub from: SocketAddr,
     /// Arrival time, ns of CLOCK_MONOTONIC.
     pub received_ns: u64,
-    /// Whether it is already decrypted, because it was queued in the jitter buffer.
+    /// Whether the datagram is already decrypted, because it was in the jitter buffer.
     pub is_clear: bool,
-    /// The datagram.
+    /// The bytes of the datagram.
     pub bytes: Vec<u8>,
 }
 
 impl LatePacket {
-    /// An owned copy of a datagram.
+    /// Returns an owned copy of a datagram.
     pub(crate) fn of(datagram: &Datagram<'_>) -> LatePacket {
         LatePacket {
             port: datagram.port,
@@ -34,7 +34,7 @@ impl LatePacket {
         }
     }
 
-    /// The sequence number of an RTP packet. SRTP does not encrypt it. `mux`: whether each party multiplexes, A's first.
+    /// Returns the sequence number of an RTP packet, which SRTP does not encrypt. `mux` states whether each party multiplexes, A's first.
     pub(crate) fn seq(&self, mux: [bool; 2]) -> Option<u16> {
         let mux = mux.get(usize::from(self.port.leg)).copied()?;
         let channel = self.port.kind.channel().carried(mux, &self.bytes);
@@ -44,16 +44,16 @@ impl LatePacket {
     }
 }
 
-/// Takes late packets on the call's thread: it must not block.
+/// Handles late packets on the call's thread. It must not block.
 pub type LatePacketHandler = Box<dyn FnMut(LatePacket) + Send>;
 
-/// Packets received here while earlier ones may still be on their way from the previous process. A jitter buffer that started
-/// with a later one would miss the earlier ones.
+/// Packets that were received here while earlier ones may still come from the previous process. If a jitter buffer started with a later
+/// packet, it would drop the earlier ones.
 #[derive(Debug)]
 pub(crate) struct Early {
-    /// End of the diversion.
+    /// The time until which earlier packets may still come.
     until_ns: u64,
-    /// The next number of each party's stream, A's first; `None`: any number.
+    /// The next number of each party's stream, A's first. `None`: any number may be next.
     next: [Option<u16>; 2],
     held: Vec<LatePacket>,
     room_bytes: usize,
@@ -81,7 +81,7 @@ impl Early {
         }
     }
 
-    /// Takes the next packet, if no earlier one can arrive any more.
+    /// Removes and returns the next packet, if no earlier one can arrive any more.
     pub(crate) fn pop(&mut self, now_ns: u64, mux: [bool; 2]) -> Option<LatePacket> {
         let held = self.held.iter().enumerate();
         let (ahead, at) = held
@@ -101,12 +101,12 @@ impl Early {
         Some(packet)
     }
 
-    /// Distance from the party's next number to this packet; `None`: it has no number, or any number is next.
+    /// Returns the distance from the party's next number to this packet. `None`: the packet has no number, or any number may be next.
     fn ahead(&self, packet: &LatePacket, mux: [bool; 2]) -> Option<i16> {
         let next = self.next.get(usize::from(packet.port.leg)).copied()??;
         Some(packet.seq(mux)?.wrapping_sub(next) as i16)
     }
 }
 
-/// Limit for one call, both parties: half a second of wideband audio.
+/// Maximum number of bytes for one call, of both parties. It is half a second of wideband audio.
 const EARLY_BYTES_MAX: usize = 64 << 10;

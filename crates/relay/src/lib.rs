@@ -1,9 +1,8 @@
-//! The media plane without GStreamer: calls on shared threads.
+//! The media plane without GStreamer, which runs calls on shared threads.
 //!
-//! An [`Engine`] carries thousands of calls on a few threads, the shards of a context. A [`Call`] is a state machine
-//! without sockets and clocks: datagrams of its ports go in, datagrams to send come out. Calls are created, reached and
-//! removed at run time, from any thread, by a [`CallHandle`]. Their ports come from a [`PortRange`] or are places on a
-//! [`SharedPort`].
+//! An [`Engine`] carries thousands of calls on a few threads, which are the shards of a context. A [`Call`] is a state machine without
+//! sockets and clocks: the datagrams of its ports go in, and datagrams to send come out. Calls are created, reached and removed at run
+//! time, from any thread, by a [`CallHandle`]. Their ports come from a [`PortRange`], or are places on a [`SharedPort`].
 //!
 //! ```
 //! use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -43,17 +42,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A slice of a shard, with thousands of calls:
+//! This is a slice of a shard with thousands of calls:
 //!
 //! 1. *receive*: the arrived datagrams, a batch into a fixed arena, with the kernel's receive times;
 //! 2. *handle*: [`Call::handle_datagram`], while the memory of the next calls is fetched;
 //! 3. *due*: [`Call::poll_transmit`] stages datagrams to send;
 //! 4. *send*: the staged datagrams of the batch.
 //!
-//! Only the packet I/O (`io/`) knows the sockets: a pair for each leg, or one for many legs.
+//! Only the packet I/O (`io/`) knows the sockets. There is a pair for each leg, or one for many legs.
 //!
-//! Further reading: [`AudioSession`] is a call of two parties, or a stream, with jitter buffers, codecs and RTCP, so few programs need their own
-//! [`Call`]; [`Forward`] forwards media without parsing it.
+//! Further reading: [`AudioSession`] is a call of two parties, or a stream, with jitter buffers, codecs and RTCP. So few programs need
+//! their own [`Call`]. [`Forward`] forwards media without parsing them.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Listeners of a session: copies of its audio, for other threads.
+//! Listeners of a session, which get copies of its audio on other threads.
 //!
 //! | data | thread |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | `SessionListeners`, `ListenerRing` | the media session's thread |
 //! | [`Listening`] | the listener's thread |
 //!
-//! A `ListenerRing` and its [`Listening`] are the ends of a ring of bytes with one writer and one reader (rtrb); neither waits.
-//! A listener that reads too late loses audio, without effect on others. G.711 codes pass the ring unchanged, one byte per
-//! sample: the listener decodes them.
+//! A `ListenerRing` and its [`Listening`] are the two ends of a ring of bytes with one writer and one reader (rtrb). Neither end waits. A
+//! listener that reads too late loses audio, without an effect on others. G.711 codes go through the ring unchanged, one byte per sample,
+//! and the listener decodes them.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,13 +27,13 @@ pub struct Listeners(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Counts the listeners added.
+    /// Number of listeners that were added so far.
     generation: AtomicU64,
-    /// Listeners without a media session so far, or whose media session has ended.
+    /// Listeners that no media session has yet, or whose media session has ended.
     waiting: Mutex<Vec<ListenerRing>>,
 }
 
-/// The listeners of a media session, on its thread. Dropping it leaves them to the session's successor.
+/// The listeners of a media session, on its thread. When it is dropped, the next session gets them.
 #[derive(Debug)]
 pub(crate) struct SessionListeners {
     listeners: Listeners,
@@ -41,14 +41,14 @@ pub(crate) struct SessionListeners {
     rings: Vec<ListenerRing>,
 }
 
-/// The write end of a listener's ring. Each portion is written whole.
+/// The write end of a listener's ring. A portion is written completely or not at all.
 #[derive(Debug)]
 struct ListenerRing {
     ring: Producer<u8>,
     missed_ns: Arc<AtomicU64>,
 }
 
-/// A listener's end: audio from the time of [`Listeners::listen`] on. Dropping it ends the listening.
+/// The read end of a listener. It gets audio from the time of [`Listeners::listen`] on. Dropping it ends the listening.
 #[derive(Debug)]
 pub struct Listening {
     ring: Consumer<u8>,
@@ -61,11 +61,11 @@ pub struct Listening {
 }
 
 impl Listeners {
-    /// Listens from now on. `room_bytes` is the size of the buffer for all sides and channels. A code of G.711 that is forwarded
-    /// or converted takes one byte, a sample that is decoded here two, and each portion [`HEAD_BYTES`](crate::HEAD_BYTES). A
-    /// stream has 7 portions a second, each side of a call at most one per packet.
+    /// Listens from now on. `room_bytes` is the size of the buffer for all sides and channels. A G.711 code that is forwarded or converted
+    /// takes one byte, a sample that is decoded here takes two, and each portion takes [`HEAD_BYTES`](crate::HEAD_BYTES). A stream has 7
+    /// portions a second. Each side of a call has at most one per packet.
     ///
-    /// A session that publishes a snapshot notices a new listener itself; others need
+    /// A session that publishes a snapshot notices a new listener itself. Other sessions need
     /// [`AudioSession::update_listeners`](crate::AudioSession::update_listeners).
     #[must_use]
     pub fn listen(&self, room_bytes: usize) -> Listening {
@@ -76,10 +76,10 @@ impl Listeners {
             missed_ns: missed_ns.clone(),
         };
         let mut waiting = lock(&self.0.waiting);
-        // Some waiting listeners may have been dropped.
+        // Some listeners that wait for a session may have been dropped meanwhile.
         let gone: Vec<ListenerRing> = waiting.extract_if(.., |one| !one.is_wanted()).collect();
         waiting.push(ring_end);
-        // Under the lock, so that a thread that sees the number finds the new list.
+        // This happens under the lock, so that a thread that sees the number also finds the new list.
         self.0.generation.fetch_add(1, Relaxed);
         drop(waiting);
         // The memory of these rings is freed outside the lock.
@@ -95,7 +95,7 @@ impl Listeners {
 }
 
 impl SessionListeners {
-    /// Starts without knowing any of these listeners.
+    /// Creates the state of a session that knows none of these listeners yet.
     pub(crate) fn new(listeners: Listeners) -> SessionListeners {
         SessionListeners {
             listeners,
@@ -104,19 +104,19 @@ impl SessionListeners {
         }
     }
 
-    /// Whether any listeners exist, as far as known.
+    /// Whether there are listeners, as far as this session knows.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         !self.rings.is_empty()
     }
 
-    /// Address of memory that the next portion touches if there are listeners, for prefetching.
+    /// Returns the address of memory that the next portion touches, for prefetching. `None`: there are no listeners.
     #[inline]
     pub(crate) fn next_address(&self) -> Option<*const u8> {
         self.is_wanted().then(|| self.rings.as_ptr().cast())
     }
 
-    /// Prefetches the ends of the rings, which show where the next portion goes.
+    /// Prefetches the ends of the rings, from which the place of the next portion follows.
     #[inline]
     pub(crate) fn prefetch(&self) {
         for ring_end in &self.rings {
@@ -124,7 +124,7 @@ impl SessionListeners {
         }
     }
 
-    /// Prefetches the place of the next portion. The data that shows the place was [prefetched](Self::prefetch) before.
+    /// Prefetches the place of the next portion. The ends of the rings must have been [prefetched](Self::prefetch) before.
     #[inline]
     pub(crate) fn prefetch_room(&mut self) {
         for ring_end in &mut self.rings {
@@ -134,13 +134,13 @@ impl SessionListeners {
         }
     }
 
-    /// Whether listeners may have been added: a single load.
+    /// Whether listeners may have been added. This takes a single load.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.listeners.0.generation.load(Relaxed) != self.generation
     }
 
-    /// Takes new listeners. If one is being added just now, the next turn takes it.
+    /// Finds new listeners. If one is being added at this moment, the next turn finds it.
     #[cold]
     pub(crate) fn look(&mut self) {
         let generation = self.listeners.0.generation.load(Relaxed);
@@ -149,7 +149,7 @@ impl SessionListeners {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        // Listeners added after the number was read are found in the next look.
+        // Listeners that are added after the number was read are found the next time.
         self.generation = generation;
         self.rings.retain(ListenerRing::is_wanted);
         self.rings.append(&mut waiting);
@@ -188,7 +188,7 @@ impl ListenerRing {
         !self.ring.is_abandoned()
     }
 
-    /// Writes a portion, or drops it whole if it does not fit. Returns whether the listener exists.
+    /// Writes a portion, or drops it if there is not enough room. Returns whether the listener still exists.
     fn put(&mut self, portion: &Portion, written: &[u8]) -> bool {
         if !self.is_wanted() {
             return false;
@@ -201,7 +201,7 @@ impl ListenerRing {
 }
 
 impl Listening {
-    /// The next portion's description, without its audio.
+    /// Returns the next portion's description, without its audio.
     #[must_use]
     pub fn peek(&mut self) -> Option<Portion> {
         let chunk = self.ring.read_chunk(HEAD_BYTES).ok()?;
@@ -209,7 +209,7 @@ impl Listening {
         Portion::read(Cut { first, second }.take(HEAD_BYTES, &mut self.joined))
     }
 
-    /// Takes the audio since the last call, in order, as interleaved samples of 16 bits.
+    /// Passes the audio since the last call to `hear`, in order, as interleaved samples of 16 bits.
     pub fn take(&mut self, mut hear: impl FnMut(&Portion, &[i16])) {
         let mut decoded = std::mem::take(&mut self.decoded);
         self.take_coded(|portion, audio| match audio {
@@ -223,9 +223,9 @@ impl Listening {
         self.decoded = decoded;
     }
 
-    /// Works as [`take`](Self::take), but returns codes unchanged.
+    /// Acts as [`take`](Self::take), but codes are passed unchanged.
     pub fn take_coded(&mut self, mut hear: impl FnMut(&Portion, PortionAudio<'_>)) {
-        // Read only the portions that are queued now, so that the end does not depend on the writer.
+        // Read only the portions that are queued now, so that this ends even if the writer continues.
         let Ok(chunk) = self.ring.read_chunk(self.ring.slots()) else {
             return;
         };
@@ -238,27 +238,27 @@ impl Listening {
         chunk.commit_all();
     }
 
-    /// Whether the source has ended and no more audio follows. Check it before taking the rest.
+    /// Whether the source has ended, so that no more audio follows. Check this before taking the rest.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.ring.is_abandoned()
     }
 
-    /// Audio that was dropped because it was not taken in time, ns.
+    /// Returns the duration of the audio that was dropped because it was not taken in time, ns.
     #[must_use]
     pub fn missed_ns(&self) -> u64 {
         self.missed_ns.load(Relaxed)
     }
 }
 
-/// Unread bytes of a ring, which may wrap around.
+/// The unread bytes of a ring. They may wrap around.
 struct Cut<'a> {
     first: &'a [u8],
     second: &'a [u8],
 }
 
 impl<'a> Cut<'a> {
-    /// The next bytes, at most this many, joined in `room` if needed.
+    /// Returns the next bytes, at most `bytes`. They are joined in `room` if necessary.
     fn take<'b>(&mut self, bytes: usize, room: &'b mut Vec<u8>) -> &'b [u8]
     where
         'a: 'b,
@@ -281,10 +281,10 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// 20 ms of G.711, and the cache lines that it may touch.
+/// Number of bytes of a portion with 20 ms of G.711, for prefetching.
 const PORTION_BYTES: usize = HEAD_BYTES + 160;
 const PORTION_LINES: usize = PORTION_BYTES.div_ceil(64) + 1;
-/// Cache lines of a ring, without its bytes.
+/// Number of cache lines of a ring, without its bytes.
 const RING_LINES: usize = size_of::<RingBuffer<u8>>().div_ceil(64);
 
 #[cfg(test)]
@@ -345,13 +345,13 @@ mod tests {
     #[test]
     fn samples_leave_in_order_and_excess_is_counted() {
         let listeners = Listeners::default();
-        // Two portions of 100 ms in stereo do not fit.
+        // Two portions of 100 ms in stereo exceed the room.
         let room = HEAD_BYTES + 2 * 9600;
         let mut listening = listeners.listen(room);
         let mut attached = attached(&listeners);
         assert_eq!(listening.peek(), None);
         let stereo = format(2);
-        // More in all than the ring holds, taken in steps.
+        // In all, the portions exceed the ring, but they are taken in steps.
         let mut next = 0_u32;
         let (mut expected, mut all) = (Vec::new(), Vec::new());
         while expected.len() < 5 * room {
@@ -369,18 +369,18 @@ mod tests {
         }
         assert!(all == expected);
         assert_eq!(listening.missed_ns(), 0);
-        // No reader: the first portions stay.
+        // Nothing reads the ring, so the first portions stay in it.
         for level in [0.25, 0.5, 0.75] {
             put(&mut attached, 0, Side::A, stereo, &[level; 9600]);
         }
         assert_eq!(taken(&mut listening), [8192; 9600]);
         assert_eq!(listening.missed_ns(), 200_000_000);
-        // Full scale, and beyond it.
+        // The values are at full scale and beyond it.
         put(&mut attached, 0, Side::A, stereo, &[1.0, -1.0, 7.0, -7.0]);
         assert_eq!(taken(&mut listening), [32_767, -32_768, 32_767, -32_768]);
     }
 
-    /// Unchanged codes of both laws, and the concealment between them (ITU-T G.711, tables 1 and 2).
+    /// The codes of both laws pass unchanged, with concealment between them (ITU-T G.711, tables 1 and 2).
     #[test]
     fn a_listener_gets_codes_samples_and_silence_in_order() {
         let listeners = Listeners::default();
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(came, due.map(|(at, law)| (at, law, true)));
     }
 
-    /// Limited by the room: a second of PCMU in packets of 20 ms fits even if a second of samples does not.
+    /// The room in bytes is the limit. A second of PCMU in packets of 20 ms fits, even if a second of samples does not.
     #[test]
     fn slow_listener_misses_excess_audio() {
         let listeners = Listeners::default();
@@ -424,7 +424,7 @@ mod tests {
             put_codes(&mut attached, number, Encoding::Pcmu, &[number as u8; 160]);
         }
         assert_eq!(listening.missed_ns(), 500_000_000);
-        // Silence takes no room except its head.
+        // Silence takes no room apart from its head.
         let (format, audio) = (coded(Encoding::Pcmu), TappedAudio::Silence(160));
         attached.put(75, Side::A, tapped(format, audio));
         assert_eq!(listening.missed_ns(), 520_000_000);
@@ -449,7 +449,7 @@ mod tests {
         put(&mut first, 1, Side::A, format(1), &[0.5]);
         assert_eq!(first.rings.len(), 1);
         assert_eq!(taken(&mut one), [16_384]);
-        // Another media session replaces it.
+        // Another media session replaces the first one.
         drop(first);
         assert!(!one.is_over());
         let mut second = SessionListeners::new(listeners.clone());
@@ -461,8 +461,7 @@ mod tests {
         assert_eq!(taken(&mut one), [16_384, 16_384]);
     }
 
-    /// Rings of listeners that were dropped early are freed when another listener is added or the media session looks for new
-    /// ones.
+    /// Rings of listeners that were dropped are freed when another listener is added, or when the media session looks for new ones.
     #[test]
     fn rings_of_dropped_listeners_are_freed() {
         let listeners = Listeners::default();
@@ -479,7 +478,7 @@ mod tests {
         }
     }
 
-    /// On two threads, each sample is unchanged, and only whole portions are dropped.
+    /// On two threads, each sample arrives unchanged, and portions are only dropped as a whole.
     #[test]
     fn writer_and_reader_on_two_threads_lose_no_part_of_a_portion() {
         let listeners = Listeners::default();

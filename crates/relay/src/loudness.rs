@@ -1,4 +1,4 @@
-//! Loudness of a leg's audio: measured, or brought to a target.
+//! Loudness of a leg's audio. It is measured, or adjusted to a target.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -11,33 +11,33 @@ use threadbare_rtp::codec::Format;
 
 use crate::sync::lock;
 
-/// Readings of EBU R128. Minus infinity for silence.
+/// Readings of EBU R128. Silence is minus infinity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Loudness {
     /// Loudness of the last 400 ms, LUFS.
     pub momentary_lufs: f64,
     /// Loudness of the last 3 s, LUFS.
     pub short_term_lufs: f64,
-    /// Since the beginning, LUFS.
+    /// Loudness since the beginning, LUFS.
     pub integrated_lufs: f64,
-    /// Since the beginning, LU.
+    /// Loudness range since the beginning, LU.
     pub range_lu: f64,
     /// True peak of the loudest channel since the start, dBTP.
     pub true_peak_dbtp: f64,
 }
 
-/// A meter for any format; another format restarts it.
+/// A meter for any format. If the format changes, the meter restarts.
 #[derive(Debug, Default)]
 pub(crate) struct LineMeter {
     meter: Option<Meter>,
-    /// See [`take_peak`](LineMeter::take_peak).
+    /// The highest true peak: see [`take_peak`](LineMeter::take_peak).
     peak: f64,
-    /// The last readings of values that change slowly and take long.
+    /// The last readings of the values that change slowly and take a long time to compute.
     since_begin: Option<(f64, f64)>,
 }
 
 impl LineMeter {
-    /// Adds tapped audio. A meter leaves the cache between packets, so collect at least [`TAPPED_SAMPLES_MIN`] first.
+    /// Adds tapped audio. Between packets, the meter leaves the processor's cache, so collect at least [`TAPPED_SAMPLES_MIN`] before.
     pub(crate) fn add_tapped(&mut self, tapped: Tapped<'_>) {
         thread_local! {
             static DECODED: RefCell<Vec<f32>> = RefCell::default();
@@ -56,7 +56,7 @@ impl LineMeter {
         if self.fit(format).is_ok()
             && let Some(meter) = &mut self.meter
         {
-            // A decoder returns whole frames, so this does not fail.
+            // This cannot fail, because a decoder returns whole frames.
             let _ = meter.add_interleaved(pcm);
             let peaks = (0..meter.channels()).filter_map(|one| meter.last_true_peak(one).ok());
             self.peak = peaks.fold(self.peak, f64::max);
@@ -85,14 +85,14 @@ impl LineMeter {
         self.since_begin = None;
     }
 
-    /// `None`: nothing was received yet.
+    /// Returns the readings. `None`: nothing was received yet.
     pub(crate) fn readings(&mut self) -> Option<Loudness> {
         self.since_begin = None;
         self.quick_readings()
     }
 
-    /// [`readings`](LineMeter::readings) without new integrated loudness and range: those of the last call are used, because they
-    /// take as long as everything else together.
+    /// Returns the [`readings`](LineMeter::readings), but with the integrated loudness and range of the last call, because these two take
+    /// as long to compute as all others together.
     pub(crate) fn quick_readings(&mut self) -> Option<Loudness> {
         let meter = self.meter.as_ref()?;
         let (integrated_lufs, range_lu) = match self.since_begin {
@@ -110,7 +110,7 @@ impl LineMeter {
         })
     }
 
-    /// The highest true peak since the last call, full scale 1.
+    /// Returns the highest true peak since the last call, with full scale 1.
     pub(crate) fn take_peak(&mut self) -> f64 {
         std::mem::take(&mut self.peak)
     }
@@ -119,7 +119,7 @@ impl LineMeter {
 /// Number of samples to collect before a measurement: 140 ms at 8 kHz.
 pub(crate) const TAPPED_SAMPLES_MIN: usize = 1_120;
 
-/// Adjusts a stream to a loudness, with 3 s of delay, and measures the result.
+/// Adjusts a stream to a loudness, which delays it by 3 s, and measures the result.
 #[derive(Debug)]
 pub(crate) struct LoudnessTarget {
     settings: NormalizerSettings,
@@ -174,7 +174,7 @@ impl Filter for LoudnessTarget {
             let frames = normalizer.take_interleaved(&mut done[start..]).unwrap_or(0);
             done.truncate(start + frames * channels);
             if taken == 0 && frames == 0 {
-                break; // Room is always free after ready audio was taken.
+                break; // there is always room after ready audio was taken
             }
         }
         *pcm = done;
@@ -189,7 +189,7 @@ impl Filter for LoudnessTarget {
         let start = pcm.len();
         let samples = normalizer.ready() as usize * normalizer.channels();
         pcm.resize(start + samples, 0.0);
-        // Whole frames, as many as are ready.
+        // These are whole frames, as many as are ready.
         let _ = normalizer.take_interleaved(&mut pcm[start..]);
         normalizer.reset();
         lock(&self.meter).add(format, &pcm[start..]);

@@ -1,4 +1,4 @@
-//! Combines all kinds of media sessions for one engine.
+//! All kinds of media sessions as one type, for one engine.
 
 use crate::audio::AudioSession;
 use crate::call::{Call, Datagram, Outbox};
@@ -6,7 +6,7 @@ use crate::diverted::Diverted;
 use crate::forward::Forward;
 use crate::late_packet::{LatePacket, LatePacketHandler};
 
-/// A media session of a call, for one m-line of its SDP: audio, or data that is only forwarded.
+/// A media session of a call, for one `m=` line of its SDP. It is audio, or data that are only forwarded.
 #[allow(
     clippy::large_enum_variant,
     reason = "nearly all are audio, whose fields are fetched with the call"
@@ -16,12 +16,12 @@ pub enum MediaSession {
     Audio(AudioSession),
     /// Datagrams of another kind.
     Forward(Forward),
-    /// Another process carries it: [`MediaSession::divert`].
+    /// Datagrams that go to another process: see [`MediaSession::divert`].
     Diverted(Diverted),
 }
 
 impl MediaSession {
-    /// The audio, if the session carries audio.
+    /// Returns the audio session, if this is one.
     pub fn audio_mut(&mut self) -> Option<&mut AudioSession> {
         match self {
             MediaSession::Audio(call) => Some(call),
@@ -29,7 +29,7 @@ impl MediaSession {
         }
     }
 
-    /// The forwarded session, if it is one.
+    /// Returns the session that forwards, if this is one.
     pub fn forward_mut(&mut self) -> Option<&mut Forward> {
         match self {
             MediaSession::Audio(_) | MediaSession::Diverted(_) => None,
@@ -39,8 +39,8 @@ impl MediaSession {
 }
 
 impl MediaSession {
-    /// Stops sending: unplayed and later packets go to `take`, at most [`LATE_PACKET_BYTES_MAX`](crate::LATE_PACKET_BYTES_MAX)
-    /// bytes of them.
+    /// Stops sending. Packets that were not played yet, and later packets, go to `take`, up to
+    /// [`LATE_PACKET_BYTES_MAX`](crate::LATE_PACKET_BYTES_MAX) bytes.
     pub fn divert(&mut self, now_ns: u64, take: LatePacketHandler) {
         let mut diverted = Diverted::new(take);
         if let MediaSession::Audio(media) = self {
@@ -49,8 +49,8 @@ impl MediaSession {
         *self = MediaSession::Diverted(diverted);
     }
 
-    /// Handles packets that arrived at the previous process, all together. A party's packets are taken in the order of their
-    /// numbers: a buffer that starts with a later one would miss the earlier ones.
+    /// Handles packets that arrived at the previous process, all together. The packets of a party are handled in the order of their
+    /// numbers, because a jitter buffer that starts with a later one would drop the earlier ones.
     pub fn handle_late_packets(&mut self, now_ns: u64, mut late_packets: Vec<LatePacket>) {
         let mux = match self {
             MediaSession::Audio(media) => media.mux(),

@@ -1,4 +1,4 @@
-//! Orders of other threads to a shard's media worker, in order.
+//! Orders from other threads to the media worker of a shard, in order.
 //!
 //! | data | threads |
 //! |---|---|
@@ -29,7 +29,7 @@ pub enum CallState {
     Removed,
     /// The call panicked and was removed.
     Panicked,
-    /// The system refused to watch its sockets (`fs.epoll.max_user_watches`), and it is removed.
+    /// The system refused to watch the call's sockets (`fs.epoll.max_user_watches`), so the call was removed.
     Failed,
 }
 
@@ -54,31 +54,31 @@ impl Life {
     }
 }
 
-/// Names a call on its shard. The generation distinguishes it from earlier users of its place.
+/// Names a call on its shard. The generation distinguishes it from calls that had its place before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallRef {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// A call with the media worker's data about it. Hot fields first.
+/// A call with the media worker's data about it. Fields that each packet uses come first.
 #[repr(C)]
 pub(crate) struct Slot<C> {
     pub(crate) generation: u32,
-    /// Whether it has more to send and waits for another turn.
+    /// Whether the call has more to send, and waits for another turn.
     pub(crate) has_more: bool,
     pub(crate) ports: [PortRef; CALL_PORTS_MAX],
     /// The last destination of each port.
     pub(crate) passed: [Passed; CALL_PORTS_MAX],
     pub(crate) stats: CallStats,
     pub(crate) call: C,
-    /// Packet I/O and ports of each leg.
+    /// The packet I/O and the ports of each leg.
     pub(crate) legs: [Option<(u32, Attached)>; LEGS_MAX],
     pub(crate) life: Arc<Life>,
     pub(crate) label: String,
 }
 
-/// A port in one of the media worker's packet I/Os.
+/// A port in one of the packet I/Os of the media worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PortRef {
     pub(crate) io: u32,
@@ -116,7 +116,7 @@ pub(crate) enum Order<C> {
     Create {
         at: CallRef,
         slot: Box<Slot<C>>,
-        /// The packet I/O of each leg, and its ports.
+        /// Index of the packet I/O of each leg, and the leg's ports.
         legs: Vec<(u32, LegKind)>,
     },
     Command {
@@ -141,7 +141,7 @@ pub(crate) enum Order<C> {
     },
 }
 
-/// Parts of a removed call: the remover drops them, because closing sockets takes time.
+/// The parts of a removed call. The thread that removes the call drops them, because closing sockets takes time.
 pub(crate) struct Removed<C> {
     pub(crate) call: C,
     pub(crate) legs: Vec<LegKind>,
@@ -151,7 +151,7 @@ pub(crate) struct Removed<C> {
 pub(crate) struct OrderQueue<C> {
     inbox: Mutex<Inbox<C>>,
     pub(crate) counters: Counters,
-    /// Calls that live or are ordered.
+    /// Number of calls that exist or are ordered.
     pub(crate) assigned: AtomicU64,
 }
 
@@ -172,16 +172,16 @@ enum WakeUp {
     AtOnce,
 }
 
-/// Execution time of an order, and so the way to wake the media worker.
+/// When an order is carried out, and thus how the media worker is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// At the next slice's edge: no sleep is interrupted for it.
+    /// With the next slice. No sleep is interrupted for it.
     BySlice,
-    /// Now, because a caller waits.
+    /// At once, because a caller waits.
     AtOnce,
 }
 
-/// Allocates places in a table, freed ones first.
+/// Assigns places in a table. Places that were freed come first.
 #[derive(Debug, Default)]
 struct Places {
     free: Vec<u32>,
@@ -222,7 +222,7 @@ impl<C> OrderQueue<C> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_closed {
             drop(inbox);
-            // Outside the lock: the order may hold the last reference to something.
+            // The order is dropped outside the lock, because it may have the last reference to something.
             drop(order);
             return Err(Closed);
         }
@@ -238,7 +238,7 @@ impl<C> OrderQueue<C> {
         Ok(Some(when))
     }
 
-    /// A place for a new call.
+    /// Returns a place for a new call.
     pub(crate) fn new_call(&self) -> CallRef {
         self.assigned.fetch_add(1, Ordering::Relaxed);
         let mut inbox = lock(&self.inbox);
@@ -254,7 +254,7 @@ impl<C> OrderQueue<C> {
         lock(&self.inbox).calls.free.push(index);
     }
 
-    /// A place for a packet I/O, if keys are left.
+    /// Returns a place for a packet I/O. `None`: no keys are left.
     pub(crate) fn new_io(&self) -> Option<u32> {
         let mut inbox = lock(&self.inbox);
         if inbox.ios.free.is_empty() && inbox.ios.end >= IOS_MAX {
@@ -267,7 +267,7 @@ impl<C> OrderQueue<C> {
         lock(&self.inbox).ios.free.push(io);
     }
 
-    /// Takes all orders; `room` replaces their queue.
+    /// Removes and returns all orders. `room` becomes their empty queue.
     pub(crate) fn take(&self, room: &mut VecDeque<Order<C>>) {
         let mut inbox = lock(&self.inbox);
         inbox.woken = WakeUp::None;
@@ -281,5 +281,5 @@ impl<C> OrderQueue<C> {
     }
 }
 
-/// Maximum number of packet I/Os of a shard: the keys of one agent's descriptors.
+/// Maximum number of packet I/Os of a shard. It is the number of keys that an agent has for its descriptors.
 pub(crate) const IOS_MAX: u32 = 64;

@@ -1,9 +1,9 @@
-//! The policy for destinations, shared by an engine's threads.
+//! The policy for destinations, which the threads of an engine share.
 //!
-//! The media worker judges a datagram's destination when a call stages it (`Turn` in `worker/outbox.rs`). No other way leads to a socket,
-//! so the origin of an address does not matter: a description, a learned sender, a saved state. A port usually sends to the same
-//! address. The media worker compares with the last allowed address, a word next to the port's place, and asks the policy only
-//! for another one. IPv6 addresses do not fit that word and are judged each time.
+//! The media worker judges the destination of a datagram when a call stages it (`Turn` in `worker/outbox.rs`). No other way leads to a
+//! socket. So it does not matter where the address comes from: a description, a learned sender, or a saved state. A port usually sends to
+//! the same address. The media worker therefore compares an address with the last allowed one, which is a word next to the port's place,
+//! and asks the policy only if they differ. IPv6 addresses do not fit that word, and are judged each time.
 //!
 //! | field | threads |
 //! |---|---|
@@ -20,7 +20,7 @@ use threadbare_rtp::policy::MediaPolicy;
 use crate::id::CALL_PORTS_MAX;
 use crate::sync::lock;
 
-/// Policy for the destinations of an engine's calls; it can be changed while they run. Clones share it.
+/// The policy for the destinations of an engine's calls. It can be changed while they run. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Destinations(Arc<Shared>);
 
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl Destinations {
-    /// Allows the destinations of this policy.
+    /// Creates the handle with this policy.
     #[must_use]
     pub fn new(policy: Arc<MediaPolicy>) -> Destinations {
         Destinations(Arc::new(Shared {
@@ -40,7 +40,7 @@ impl Destinations {
         }))
     }
 
-    /// Replaces the policy, from the next batch of packets on.
+    /// Replaces the policy. The new one applies from the next batch of packets on.
     pub fn set(&self, policy: Arc<MediaPolicy>) {
         *lock(&self.0.policy) = policy;
         self.0.version.fetch_add(1, Ordering::Release);
@@ -66,7 +66,7 @@ impl View {
         view
     }
 
-    /// Checks for a change. Called once per run.
+    /// Checks whether the policy has changed. It is called once per run.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         let version = self.shared.0.version.load(Ordering::Acquire);
@@ -102,12 +102,12 @@ impl View {
             return None;
         };
         let address = u64::from(u32::from(*to.ip())) << 16 | u64::from(to.port());
-        // A wrap-around to the same version would take years of reloads.
+        // A wrap-around of the version to the same value would take years of reloads.
         NonZeroU64::new(self.version << 48 | address)
     }
 }
 
-/// The last allowed IPv4 address, with the version of the policy; `None`: none yet.
+/// The last allowed IPv4 address, with the version of the policy. `None`: there is none yet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Passed(Option<NonZeroU64>);
 
@@ -151,7 +151,7 @@ mod tests {
         view.refresh();
         assert_eq!(allows(&view, "198.51.100.1:4000"), (false, 6));
         assert_eq!(allows(&view, "192.0.2.9:4000"), (true, 7));
-        // IPv6 has no such entry.
+        // IPv6 addresses are not stored as the last allowed one.
         assert_eq!(allows(&view, "[2001:db8::1]:4000"), (true, 8));
         assert_eq!(allows(&view, "[2001:db8::1]:4000"), (true, 9));
     }

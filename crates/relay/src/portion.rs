@@ -1,4 +1,4 @@
-//! Portions of audio for listeners, as the bytes of a ring.
+//! Portions of audio for listeners, in the form of bytes in a ring.
 //!
 //! | bytes | contents |
 //! |---|---|
@@ -7,34 +7,34 @@
 //! | 12 to 15 | from the lowest bit: rate (20 bits), channels (4), encoding (3), side (1), kind (2) |
 //! | from 16 | one byte per code, two per sample, none for silence |
 //!
-//! Numbers have the processor's byte order, because a ring stays in the process.
+//! Numbers have the processor's byte order, because a ring stays within the process.
 
 use threadbare_base::NS_PER_S;
 use threadbare_rtp::call::{Side, Tapped, TappedAudio};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::g711::{ALAW_TO_LINEAR, ULAW_TO_LINEAR};
 
-/// Audio of one turn of the media session.
+/// The audio of one turn of the media session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Portion {
-    /// Time of its end, ns of CLOCK_MONOTONIC.
+    /// Time at which the portion ends, ns of CLOCK_MONOTONIC.
     pub until_ns: u64,
-    /// The speaking side; A for a stream.
+    /// The side that speaks. For a stream, it is A.
     pub side: Side,
-    /// Rate and channels of its samples, and the law of codes.
+    /// Sample rate and channels of the audio, and the law of its codes.
     pub format: Format,
     pub(crate) samples: usize,
     kind: Kind,
 }
 
-/// A portion's audio, interleaved.
+/// The audio of a portion, interleaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortionAudio<'a> {
-    /// Unchanged G.711, one byte per sample, of the law in the portion's format.
+    /// Unchanged G.711 in the law of the portion's format, one byte per sample.
     Codes(&'a [u8]),
     /// Samples of 16 bits.
     Samples(&'a [i16]),
-    /// This many samples of silence, of all channels.
+    /// Silence of this many samples, of all channels.
     Silence(usize),
 }
 
@@ -53,13 +53,13 @@ impl Portion {
         (own.sample_rate_hz, own.channels) == (others.sample_rate_hz, others.channels)
     }
 
-    /// Its duration, ns.
+    /// Returns the portion's duration, ns.
     pub(crate) fn duration_ns(&self) -> u64 {
         let per_s = u64::from(self.format.sample_rate_hz) * u64::from(self.format.channels);
         self.samples as u64 * NS_PER_S / per_s.max(1)
     }
 
-    /// Appends the tapped audio to `out`, and returns its description.
+    /// Appends tapped audio to `out`, and returns its description.
     pub(crate) fn write(
         until_ns: u64,
         side: Side,
@@ -109,7 +109,7 @@ impl Portion {
         head
     }
 
-    /// Returns `None` for an invalid head.
+    /// Reads a head. Returns `None` if it is invalid.
     pub(crate) fn read(head: &[u8]) -> Option<Portion> {
         let (until_ns, rest) = head.split_first_chunk()?;
         let (samples, rest) = rest.split_first_chunk()?;
@@ -129,7 +129,7 @@ impl Portion {
         })
     }
 
-    /// Bytes after the head.
+    /// Returns the number of bytes after the head.
     pub(crate) fn audio_bytes(&self) -> usize {
         match self.kind {
             Kind::Codes => self.samples,
@@ -138,7 +138,7 @@ impl Portion {
         }
     }
 
-    /// The audio in these bytes.
+    /// Returns the audio in these bytes.
     pub(crate) fn audio<'a>(&self, bytes: &'a [u8], room: &'a mut Vec<i16>) -> PortionAudio<'a> {
         match self.kind {
             Kind::Codes => PortionAudio::Codes(bytes),
@@ -154,7 +154,7 @@ impl Portion {
 }
 
 impl PortionAudio<'_> {
-    /// Samples of all channels.
+    /// Returns the number of samples of all channels.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -164,13 +164,13 @@ impl PortionAudio<'_> {
         }
     }
 
-    /// Whether it has no audio.
+    /// Whether there is no audio.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The rest after this many samples.
+    /// Returns the audio after the first `samples` samples.
     #[must_use]
     pub fn behind(self, samples: usize) -> Self {
         let samples = samples.min(self.len());
@@ -181,7 +181,7 @@ impl PortionAudio<'_> {
         }
     }
 
-    /// Appends the samples to `out`. `format` is the portion's.
+    /// Appends the samples to `out`. `format` is that of the portion.
     pub fn decode(&self, format: Format, out: &mut Vec<i16>) {
         match self {
             PortionAudio::Codes(codes) => {
@@ -205,9 +205,9 @@ fn sample_of(sample: f32) -> i16 {
     (scaled + 0.5_f32.copysign(scaled)) as i16
 }
 
-/// Bytes of a portion in a ring in addition to its audio.
+/// Number of bytes that a portion takes in a ring, in addition to its audio.
 pub const HEAD_BYTES: usize = 16;
-/// Full scale of 16 bits.
+/// Full scale of samples with 16 bits.
 const FULL_SCALE: f32 = 32_768.0;
 
 #[cfg(test)]

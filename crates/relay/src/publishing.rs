@@ -1,4 +1,4 @@
-//! The snapshot that a session publishes, on the session's thread.
+//! Publishes the snapshot of a session, on the session's thread.
 
 use threadbare_rtp::call::{LegId, Session};
 use threadbare_rtp::quality::Quality;
@@ -13,7 +13,7 @@ pub(crate) struct Publishing {
     snapshot: SharedSnapshot,
     pace: Pace,
     next_ns: u64,
-    /// Time of the next reading of slow values.
+    /// Time at which the slow values are read next.
     next_whole_ns: u64,
     scores: Scores,
 }
@@ -52,7 +52,7 @@ impl Publishing {
         }
     }
 
-    /// Whether another programme was requested. If so, a whole snapshot is due at once.
+    /// Whether a new programme was requested. If so, a whole snapshot is due at once.
     pub(crate) fn begins_programme(&mut self) -> bool {
         let begins = self.snapshot.take_programme();
         if begins {
@@ -66,8 +66,8 @@ impl Publishing {
         now_ns >= self.next_ns
     }
 
-    /// Writes the snapshot, unless a reader has it: then the next turn does.
-    /// `unauthentic`: datagrams of the sender that SRTP refused.
+    /// Writes the snapshot. If a reader is using it, the next turn writes it. `unauthentic` is the number of datagrams of the sender that
+    /// SRTP refused.
     pub(crate) fn publish(
         &mut self,
         now_ns: u64,
@@ -121,5 +121,5 @@ impl Publishing {
     }
 }
 
-/// Interval of integrated loudness and range, which change too slowly to be watched.
+/// Interval at which integrated loudness and range are published, ns. They change so slowly that more often is useless.
 const WHOLE_NS: u64 = 1_000_000_000;

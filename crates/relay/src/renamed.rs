@@ -1,4 +1,4 @@
-//! Former names of public items, for one release.
+//! Former names of public items. They remain for one release.
 
 use crate::MediaSession;
 use crate::late_packet::{LatePacket, LatePacketHandler};
@@ -34,7 +34,7 @@ pub const STRAY_BYTES_MAX: usize = crate::LATE_PACKET_BYTES_MAX;
 pub type Medium = MediaSession;
 
 impl MediaSession {
-    /// The former name of [`handle_late_packets`](Self::handle_late_packets).
+    /// Handles late packets. This is the former name of [`handle_late_packets`](Self::handle_late_packets).
     #[deprecated(since = "0.3.0", note = "renamed to `handle_late_packets`")]
     pub fn handle_strays(&mut self, now_ns: u64, late_packets: Vec<LatePacket>) {
         self.handle_late_packets(now_ns, late_packets);

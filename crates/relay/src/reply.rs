@@ -1,4 +1,4 @@
-//! The result of a command, for a future or a thread to await.
+//! The result of a command, for which a future or a thread can wait.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,7 +12,7 @@ use crate::gather::wake_all;
 #[error("the call no longer exists")]
 pub struct Gone;
 
-/// A result from a shard: await it, or [`wait`](Reply::wait) on an ordinary thread. The command runs even if this is dropped.
+/// A result from a shard. Await it, or call [`wait`](Reply::wait) on an ordinary thread. The command runs even if this is dropped.
 #[must_use = "the result comes later; drop it to ignore the result"]
 pub struct Reply<R: 'static> {
     receiver: flume::r#async::RecvFut<'static, R>,
@@ -34,10 +34,10 @@ impl<R> Reply<R> {
     /// Blocks until the result arrives.
     ///
     /// # Errors
-    /// The call ended before the command ran, or panicked in it.
+    /// Fails if the call ended before the command ran, or if it panicked in the command.
     ///
     /// # Panics
-    /// If called on the thread of the call's shard, which would wait for itself.
+    /// Panics on the thread of the call's shard, which would wait for itself.
     pub fn wait(self) -> Result<R, Gone> {
         assert!(
             !self.shard.is_current(),

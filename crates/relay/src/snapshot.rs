@@ -1,4 +1,4 @@
-//! Snapshots of streams: each stream publishes its values, and other threads read them without asking the stream.
+//! Snapshots of streams. Each stream publishes its values, and other threads read them without asking the stream.
 //!
 //! | data | threads |
 //! |---|---|
@@ -26,7 +26,7 @@ use crate::sync::lock;
 pub struct Pace(Arc<AtomicU64>);
 
 impl Pace {
-    /// Creates an interval.
+    /// Creates the interval.
     #[must_use]
     pub fn new(period: Duration) -> Pace {
         let pace = Pace(Arc::default());
@@ -34,7 +34,7 @@ impl Pace {
         pace
     }
 
-    /// Changes the interval of all streams that use it.
+    /// Changes the interval for all streams that use it.
     pub fn set(&self, period: Duration) {
         self.0.store(period.as_nanos() as u64, Relaxed);
     }
@@ -51,44 +51,44 @@ pub struct SharedSnapshot(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     values: Mutex<LineSnapshot>,
-    /// A restart of integrated loudness, range and the highest peak was requested.
+    /// Whether a restart of integrated loudness, range and the highest peak was requested.
     is_programme_due: AtomicBool,
     listeners: Listeners,
 }
 
-/// Values of a stream's snapshot.
+/// The values in a stream's snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LineSnapshot {
-    /// Time of the snapshot, ns of CLOCK_MONOTONIC; `None`: none yet.
+    /// Time of the snapshot, ns of CLOCK_MONOTONIC. `None`: there is none yet.
     pub shown_ns: Option<u64>,
     /// Arrival time of the sending party's last packet, ns.
     pub heard_ns: Option<u64>,
-    /// RTP packets of the party that sends.
+    /// Number of RTP packets from the sending party.
     pub packets: u64,
-    /// Packets that missed their time.
+    /// Number of packets that had not arrived by their time to be played.
     pub lost: u64,
-    /// Packets that arrived after their deadline.
+    /// Number of packets that arrived after their deadline.
     pub late: u64,
-    /// Concealed audio, ns.
+    /// Duration of the audio that was concealed, ns.
     pub concealed_ns: u64,
-    /// Refused datagrams.
+    /// Number of refused datagrams.
     pub refused: u64,
     /// Number of changes of the input.
     pub switches: u64,
-    /// The active input: 0 is the sending party, then its fallbacks.
+    /// The active input. 0 is the sending party, and its fallbacks follow.
     pub active: usize,
-    /// Delay of the sender's clock since the stream's start, ns; negative if it runs fast.
+    /// How far the sender's clock has fallen behind since the stream's start, ns. Negative if it is ahead.
     pub skew_ns: i64,
     /// Interarrival jitter (RFC 3550, A.8), ns.
     pub jitter_ns: u64,
-    /// Packets in the jitter buffer.
+    /// Number of packets in the jitter buffer.
     pub held_packets: u32,
     /// Delay of the jitter buffer, ns.
     pub latency_ns: u64,
-    /// Mean opinion score (ITU-T G.107) of the audio since the last but one of our RTCP reports, 1 to 4.5; `None`: without RTCP, or no
-    /// report was due yet.
+    /// Mean opinion score (ITU-T G.107) of the audio between our last two RTCP reports, 1 to 4.5. `None`: the stream has no RTCP, or
+    /// no report was due yet.
     pub mos: Option<f64>,
-    /// Round trip by RTCP, ns.
+    /// Round-trip time by RTCP, ns.
     pub round_trip_ns: Option<u64>,
     /// The sending party's address and SSRC.
     pub source: Option<(SocketAddr, Ssrc)>,
@@ -96,11 +96,11 @@ pub struct LineSnapshot {
     pub payload: Option<Payload>,
     /// Destination of RTP.
     pub rtp_to: Option<SocketAddr>,
-    /// The contents of our reports about the sending party; `None`: nothing was received.
+    /// The contents of our reports about the sending party. `None`: nothing was received.
     pub sender: Option<SenderView>,
     /// The receiving party's last report about our packets.
     pub listener: Option<ListenerView>,
-    /// `None`: not measured, or nothing was received yet.
+    /// The loudness. `None`: it is not measured, or nothing was received yet.
     pub loudness: Option<Loudness>,
     /// The highest true peak since [`SharedSnapshot::take`], full scale 1.
     pub peak: f64,
@@ -109,16 +109,16 @@ pub struct LineSnapshot {
 /// Reception of a sending party, as in reports (RFC 3550, section 6.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderView {
-    /// RTP packets lost since it began; negative when duplicates outnumber losses.
+    /// Number of RTP packets lost since the party began. Negative if there are more duplicates than losses.
     pub lost: i64,
-    /// Lost in the interval of our last report, in 256ths.
+    /// Packets lost in the interval of our last report, in 256ths.
     pub fraction_lost: u8,
     /// Interarrival jitter, ns.
     pub jitter_ns: u64,
 }
 
 impl SenderView {
-    /// The reception of the leg's peer; `None`: nothing was received.
+    /// Returns the reception of the leg's peer. `None`: nothing was received.
     #[must_use]
     pub fn of(leg: &Leg) -> Option<SenderView> {
         let (_, ssrc) = leg.source()?;
@@ -141,7 +141,7 @@ pub struct ListenerView {
 }
 
 impl ListenerView {
-    /// The last report of the leg's peer; `None`: it has sent none.
+    /// Returns the last report of the leg's peer. `None`: it has sent none.
     #[must_use]
     pub fn of(leg: &Leg) -> Option<ListenerView> {
         let told = leg.sources().find_map(|one| Some((one.ssrc, one.remote?)));
@@ -150,13 +150,13 @@ impl ListenerView {
 }
 
 impl SharedSnapshot {
-    /// The last snapshot.
+    /// Returns the last snapshot.
     #[must_use]
     pub fn look(&self) -> LineSnapshot {
         *lock(&self.0.values)
     }
 
-    /// The last snapshot, for the one thread that collects them: the peak restarts.
+    /// Returns the last snapshot, and restarts the peak. Only the thread that collects the snapshots may call this.
     #[must_use]
     pub fn take(&self) -> LineSnapshot {
         let mut values = lock(&self.0.values);
@@ -165,19 +165,19 @@ impl SharedSnapshot {
         taken
     }
 
-    /// Starts another programme: integrated loudness, range and true peak restart.
+    /// Starts another programme, so that integrated loudness, range and true peak restart.
     pub fn begin_programme(&self) {
         self.0.is_programme_due.store(true, Relaxed);
     }
 
-    /// Listens to the stream's audio from now on, decoded, as a meter gets it. The stream has to decode its audio while it has
-    /// listeners; a stream with a codec that it cannot decode is silent.
+    /// Listens to the stream's audio from now on. It is decoded, as for a meter. As long as there are listeners, the stream decodes its
+    /// audio. If it cannot decode the codec, the listeners hear silence.
     #[must_use]
     pub fn listen(&self) -> Listening {
         self.0.listeners.listen(LISTENING_BYTES)
     }
 
-    /// [`listen`](Self::listen) with another buffer size: see [`Listeners::listen`].
+    /// Acts as [`listen`](Self::listen), with another buffer size: see [`Listeners::listen`].
     #[must_use]
     pub fn listen_with_room(&self, room_bytes: usize) -> Listening {
         self.0.listeners.listen(room_bytes)
@@ -187,7 +187,7 @@ impl SharedSnapshot {
         &self.0.listeners
     }
 
-    /// Whether a restart was requested; clears the request.
+    /// Returns whether a restart was requested, and clears the request.
     pub(crate) fn take_programme(&self) -> bool {
         let due = &self.0.is_programme_due;
         due.load(Relaxed) && due.swap(false, Relaxed)
@@ -203,5 +203,5 @@ impl SharedSnapshot {
     }
 }
 
-/// Default buffer size: more than a second of stereo Opus, which is the maximum that a tap returns at once.
+/// Default buffer size. It is more than a second of stereo Opus, which is the maximum that a tap returns at once.
 const LISTENING_BYTES: usize = 1 << 18;

@@ -1,4 +1,4 @@
-//! UDP sockets: opening, options, and the addresses that they reach.
+//! UDP sockets: how they are opened, their options, and the addresses that they reach.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use threadbare_runtime::{RawAddr, disconnect, received_memory};
 
-/// Why a socket could not be opened.
+/// The reason why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Descriptors have run out.
@@ -21,9 +21,9 @@ pub enum SocketError {
     Descriptors {
         /// The requested address.
         address: SocketAddr,
-        /// The limit in force.
+        /// The limit that applies.
         soft: u64,
-        /// The limit up to which the process may raise it.
+        /// The limit to which the process may raise it.
         hard: u64,
         /// The system's answer.
         source: io::Error,
@@ -47,7 +47,7 @@ pub enum SocketError {
 }
 
 impl SocketError {
-    /// Another socket has the address.
+    /// Whether another socket has the address.
     pub(crate) fn is_in_use(&self) -> bool {
         matches!(self, SocketError::Bind { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
     }
@@ -68,7 +68,7 @@ impl SocketError {
     }
 }
 
-/// A destination that a socket does not reach.
+/// The error if a socket does not reach a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the socket at {local} cannot send to {destination}; expected one of {} addresses",
@@ -81,10 +81,11 @@ pub struct Unreachable {
     pub destination: SocketAddr,
 }
 
-/// Whether a socket bound to `local` reaches `destination`; check it when a destination is set.
+/// Checks whether a socket that is bound to `local` reaches `destination`. Call this when a destination is set.
 ///
 /// # Errors
-/// The socket cannot send there: an IPv4 socket cannot send to an IPv6 address, nor the reverse.
+/// Fails if the socket cannot send there. A socket on an IPv4 address cannot send to IPv6 addresses. A socket on an IPv6 address cannot
+/// send to IPv4 addresses, unless the address is `::`.
 pub fn check_destination(local: SocketAddr, destination: SocketAddr) -> Result<(), Unreachable> {
     match reach_of(&local).raw(destination) {
         Some(_) => Ok(()),
@@ -97,7 +98,8 @@ pub fn check_destination(local: SocketAddr, destination: SocketAddr) -> Result<(
 pub(crate) enum Reach {
     V4,
     V6,
-    /// Bound to all addresses of IPv6: IPv4 is reached by mapped addresses (RFC 4291, section 2.5.5.2).
+    /// Both families. The socket is bound to the unspecified IPv6 address, and reaches IPv4 by mapped addresses (RFC 4291, section
+    /// 2.5.5.2).
     Both,
 }
 
@@ -110,7 +112,7 @@ impl Reach {
         }
     }
 
-    /// The address in the form for the socket; `None` if the socket does not reach it.
+    /// Returns the address in the form for this socket. `None`: the socket does not reach it.
     #[inline]
     pub(crate) fn raw(self, to: SocketAddr) -> Option<RawAddr> {
         match (canonical(to), self) {
@@ -125,7 +127,7 @@ impl Reach {
     }
 }
 
-/// The addresses that a socket bound to `local` reaches.
+/// Returns the addresses that a socket bound to `local` reaches.
 pub(crate) fn reach_of(local: &SocketAddr) -> Reach {
     match local.ip() {
         IpAddr::V4(_) => Reach::V4,
@@ -146,7 +148,7 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A bound, non-blocking UDP socket, with the kernel's receive times and ICMP errors.
+/// A bound, non-blocking UDP socket, which reports the kernel's receive times and ICMP errors.
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: Socket,
@@ -158,7 +160,7 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// Binds `address`; port 0: any free one. `buffer_bytes` is the kernel's receive buffer, limited by the system.
+    /// Binds `address`, where port 0 means any free one. `buffer_bytes` is the kernel's receive buffer, which the system limits.
     pub(crate) fn bind(
         address: SocketAddr,
         buffer_bytes: Option<usize>,
@@ -166,7 +168,7 @@ impl Udp {
         Udp::bound(address, buffer_bytes, false)
     }
 
-    /// Binds even if the machine does not have the address yet.
+    /// Acts as [`bind`](Self::bind), but works even if the machine does not have the address yet.
     pub(crate) fn bind_ahead(
         address: SocketAddr,
         buffer_bytes: Option<usize>,
@@ -190,7 +192,7 @@ impl Udp {
             socket.set_only_v6(false).map_err(open)?;
         }
         if is_ahead {
-            // Works for IPv6 sockets, too.
+            // This option also works for IPv6 sockets.
             setsockopt(&socket, sockopt::IpFreebind, &true).map_err(|error| open(error.into()))?;
         }
         socket
@@ -213,7 +215,7 @@ impl Udp {
 
     fn set_options(&self, buffer_bytes: Option<usize>) -> io::Result<()> {
         setsockopt(&self.socket, sockopt::ReceiveTimestampns, &true)?;
-        // Without these, an unconnected socket gets no ICMP errors.
+        // Without these options, an unconnected socket gets no ICMP errors.
         setsockopt(&self.socket, sockopt::Ipv4RecvErr, &true)?;
         if self.local.is_ipv6() {
             setsockopt(&self.socket, sockopt::Ipv6RecvErr, &true)?;
@@ -227,7 +229,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Joins the multicast group that the socket is bound to, if any.
+    /// Joins the multicast group to which the socket is bound, if it is bound to one.
     pub(crate) fn join(&self) -> Result<(), SocketError> {
         let joined = match self.local.ip() {
             IpAddr::V4(group) if group.is_multicast() => self
@@ -249,7 +251,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Takes it apart: the socket without its address, to save memory, the TOS, and the count of drops.
+    /// Takes the socket apart: the socket without its address, to save memory, the TOS, and the count of drops.
     pub(crate) fn into_parts(self) -> (Socket, u8, u32) {
         (self.socket, self.tos, self.drops)
     }
@@ -264,11 +266,11 @@ impl Udp {
         }
     }
 
-    /// Seals the socket: it is emptied, stays open and keeps its port, but looks closed to others. It is connected to itself, and
-    /// the kernel passes a connected socket only its peer's datagrams.
+    /// Seals the socket: it is emptied, stays open and keeps its port, but looks closed to others. For this, it is connected to itself. The
+    /// kernel passes only the datagrams of the peer to a connected socket.
     ///
     /// # Errors
-    /// It is not bound to a single address, or the machine does not have the address.
+    /// Fails if the socket is not bound to a single address, or the machine does not have the address.
     pub(crate) fn seal(&self) -> io::Result<()> {
         let ip = self.local.ip();
         if ip.is_unspecified() || ip.is_multicast() {
@@ -278,11 +280,11 @@ impl Udp {
         self.empty()
     }
 
-    /// Reverses [`seal`](Self::seal): the socket is like one that was opened just now. It keeps its port, because it was bound
-    /// by number.
+    /// Reverses [`seal`](Self::seal), so that the socket is like one that was just opened. It keeps its port, because it was bound by
+    /// number.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// Fails if the system refuses the change.
     pub(crate) fn unseal(&mut self) -> io::Result<()> {
         // Datagrams for the unsealed socket may have arrived after it was emptied.
         self.empty()?;
@@ -297,7 +299,7 @@ impl Udp {
                 if received_memory(self.fd()) == 0 {
                     return Ok(());
                 }
-                // Any other error belongs to an earlier packet; this call has cleared it.
+                // Any other error belongs to an earlier packet, and this call has cleared it.
                 if recv(self.socket.as_raw_fd(), &mut [], flags) == Err(Errno::EAGAIN) {
                     break;
                 }
@@ -331,14 +333,14 @@ pub(crate) fn set_tos(socket: &Socket, reach: Reach, tos: u8) -> io::Result<()> 
 
 /// The default type of service.
 pub const TOS_USUAL: u8 = 0;
-/// Maximum number of datagrams to drop: more than a receive buffer holds.
+/// Maximum number of datagrams to drop. A receive buffer has room for fewer.
 const WAITING_MAX: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    /// getsockopt(2) returns the kernel's value.
+    /// getsockopt(2) returns the value that the kernel uses.
     #[test]
     fn the_type_of_service_is_set_for_both_families() {
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
@@ -356,14 +358,14 @@ mod tests {
         }
     }
 
-    /// The kernel reports the same for a sealed and unsealed socket as for a new one.
+    /// For a socket that was sealed and unsealed, the kernel reports the same as for a new one.
     #[test]
     fn sealed_socket_looks_closed_and_unsealed_socket_looks_new() {
         for ip in ["127.0.0.1", "::1"] {
             let at: IpAddr = ip.parse().unwrap();
             let bind = || {
                 let socket = std::net::UdpSocket::bind((at, 0))?;
-                // Only a failing test waits this long.
+                // Only a test that fails waits for this long.
                 socket.set_read_timeout(Some(std::time::Duration::from_secs(30)))?;
                 io::Result::Ok(socket)
             };
@@ -377,7 +379,7 @@ mod tests {
             for _ in 0..3 {
                 udp.set_tos(184).unwrap();
                 party.send_to(b"late", local).unwrap();
-                // An ICMP error is queued as well.
+                // An ICMP error is queued too.
                 let nobody = bind().unwrap().local_addr().unwrap();
                 threadbare_runtime::send_to(udp.fd(), b"x", &RawAddr::from(nobody)).unwrap();
                 assert_ne!(received_memory(udp.fd()), 0);
@@ -427,10 +429,10 @@ mod tests {
             ("[::]:0", true, true),
         ] {
             let Ok(udp) = Udp::bind(address(local), None) else {
-                continue; // A machine without IPv6.
+                continue; // the machine has no IPv6
             };
             let reach = reach_of(&udp.local());
-            // The kernel itself is the source of the expectation.
+            // The kernel itself shows what is expected.
             for (peer, expected) in [("127.0.0.1:0", reaches_v4), ("[::1]:0", reaches_v6)] {
                 let Ok(peer) = Udp::bind(address(peer), None) else {
                     continue;

@@ -2,16 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Declares the counters of a shard once: the cells that its thread writes, and the values for readers.
+/// Declares the counters of a shard once: the cells that its thread writes, and the values that others read.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Values since the engine started, of all shards.
+        /// Values since the engine started, summed over all shards.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// Only the shard's thread writes them; readers take relaxed snapshots.
+        /// The counters of a shard. Only the shard's thread writes them, and readers take relaxed snapshots.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: Counter,)*
@@ -32,79 +32,81 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Number of present calls.
+    /// Number of calls that exist.
     calls,
-    /// Calls created.
+    /// Number of calls that were created.
     created,
-    /// Calls removed because they panicked.
+    /// Number of calls that were removed because they panicked.
     panicked,
-    /// Calls removed because the system refused to watch their sockets.
+    /// Number of calls that were removed because the system refused to watch their sockets.
     failed,
-    /// Datagrams delivered to calls.
+    /// Number of datagrams that were delivered to calls.
     packets_received,
-    /// Datagrams sent.
+    /// Number of datagrams that were sent.
     packets_sent,
-    /// Datagrams longer than the room for them; dropped.
+    /// Number of datagrams that were dropped because they were longer than the buffer for a datagram.
     truncated,
-    /// Datagrams on shared ports without a call; dropped.
+    /// Number of datagrams that were dropped because they came on shared ports and belonged to no call.
     unmatched,
-    /// Datagrams on shared ports that are neither RTP nor RTCP, and frames of rings that the kernel would drop; dropped.
+    /// Number of datagrams on shared ports that were dropped because they are neither RTP nor RTCP, and of frames in rings that the kernel
+    /// would drop too.
     malformed,
-    /// Datagrams on shared ports above a call's budget for one slice; dropped.
+    /// Number of datagrams on shared ports that were dropped because a call had used up its budget for one slice.
     over_budget,
-    /// ICMP errors for sent datagrams.
+    /// Number of ICMP errors for sent datagrams.
     icmp_errors,
-    /// Errors of receive calls. The socket stays in use.
+    /// Number of errors of receive calls. The socket stays in use.
     receive_errors,
-    /// Datagrams that the system refused to send for reasons other than room.
+    /// Number of datagrams that the system refused to send for other reasons than lack of room.
     send_errors,
-    /// Datagrams dropped because the socket's send buffer was full.
+    /// Number of datagrams that were dropped because the socket's send buffer was full.
     send_full,
-    /// Datagrams not sent because another machine may have taken over: [`Fence`](crate::Fence).
+    /// Number of datagrams that were not sent because another machine may have taken over: see [`Fence`](crate::Fence).
     fenced,
-    /// Datagrams that calls staged for unreachable addresses or missing ports, or that were too long.
+    /// Number of datagrams that calls staged for unreachable addresses or missing ports, or that were too long.
     stage_refused,
-    /// Datagrams that calls staged for addresses that [`Settings::destinations`](crate::Settings::destinations) forbids.
+    /// Number of datagrams that calls staged for addresses that [`Settings::destinations`](crate::Settings::destinations) forbids.
     forbidden,
-    /// Delivered datagrams that arrived by an XDP ring.
+    /// Number of delivered datagrams that arrived through an XDP ring.
     ring_received,
-    /// Sent datagrams that left by an XDP ring.
+    /// Number of sent datagrams that left through an XDP ring.
     ring_sent,
-    /// Datagrams dropped by the kernel because a socket's buffer or a ring was full. Sampled: complete some seconds later.
+    /// Number of datagrams that the kernel dropped because a socket's buffer or a ring was full. The number is complete only some seconds
+    /// later, because it is sampled.
     kernel_drops,
 }
 
 /// The values of one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardStats {
-    /// Name of its thread.
+    /// Name of the shard's thread.
     pub thread: String,
-    /// Its counters.
+    /// The shard's counters.
     pub stats: Stats,
-    /// Recent lateness of its slices, ns.
+    /// Recent lateness of the shard's slices, ns.
     pub lateness_ns: u64,
 }
 
 /// The counters of one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallStats {
-    /// Datagrams delivered to the call.
+    /// Number of datagrams that were delivered to the call.
     pub packets_received: u64,
-    /// Bytes of these datagrams.
+    /// Number of bytes in these datagrams.
     pub bytes_received: u64,
-    /// Datagrams staged by the call.
+    /// Number of datagrams that the call staged.
     pub packets_staged: u64,
-    /// Bytes of these datagrams.
+    /// Number of bytes in these datagrams.
     pub bytes_staged: u64,
-    /// Datagrams refused as in [`Stats::stage_refused`].
+    /// Number of datagrams that were refused as in [`Stats::stage_refused`].
     pub stage_refused: u64,
-    /// Datagrams dropped as in [`Stats::truncated`].
+    /// Number of datagrams that were dropped as in [`Stats::truncated`].
     pub truncated: u64,
-    /// Datagrams dropped as in [`Stats::over_budget`].
+    /// Number of datagrams that were dropped as in [`Stats::over_budget`].
     pub over_budget: u64,
 }
 
-/// A number with one writer at a time: a load and a store, no atomic read-modify-write.
+/// A number with one writer at a time. It needs only a load and a store, and no atomic read-modify-write.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

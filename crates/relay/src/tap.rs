@@ -15,24 +15,24 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Starts anew. Returns what is known about the audio until now, and the meter.
+    /// Starts again. Returns what is known about the audio until now, and the meter.
     pub(crate) fn begin(&mut self) -> (Unreported, &mut Metering) {
         (std::mem::take(&mut self.unreported), &mut self.meter)
     }
 }
 
-/// Tapped audio of a leg that is passed to the listeners together with the next packets, because the listeners' rings leave
-/// the cache between two packets.
+/// Tapped audio of a leg that was not passed to the listeners yet. It waits for the next packets, because the listeners' rings leave the
+/// processor's cache between two packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Unreported {
     pub(crate) samples: usize,
-    /// Time of its last sample.
+    /// Time of the last sample.
     pub(crate) until_ns: u64,
     pub(crate) mode: Mode,
 }
 
 impl Unreported {
-    /// Notes that this many samples are queued.
+    /// Notes that `samples` samples are queued.
     #[inline]
     pub(crate) fn note(&mut self, samples: usize, now_ns: u64, mode: Mode) {
         if samples != self.samples {
@@ -44,19 +44,19 @@ impl Unreported {
         }
     }
 
-    /// Whether it has audio, with no more for this long.
+    /// Whether there is audio, and no more has followed for `than_ns`.
     #[inline]
     pub(crate) fn is_older(&self, now_ns: u64, than_ns: u64) -> bool {
         self.samples > 0 && now_ns.saturating_sub(self.until_ns) >= than_ns
     }
 
-    /// Whether the next packet completes a portion of this many samples.
+    /// Whether the next packet completes a portion of `samples` samples.
     #[inline]
     pub(crate) fn is_nearly_due(&self, samples: usize) -> bool {
         self.samples + PACKET_SAMPLES >= samples
     }
 
-    /// The audio as listeners hear it: a leg that is muted or held is silent.
+    /// Returns the audio as listeners hear it. A leg that is muted or held is silent.
     pub(crate) fn heard<'a>(&self, tapped: Tapped<'a>) -> Tapped<'a> {
         let audio = match self.mode {
             Mode::Pass => tapped.audio,
@@ -66,14 +66,14 @@ impl Unreported {
     }
 }
 
-/// Measurement of a leg's audio.
+/// The measurement of a leg's audio.
 #[derive(Debug, Default)]
 pub(crate) enum Metering {
     #[default]
     Off,
     /// Measures the audio itself.
     Incoming(Box<LineMeter>),
-    /// Measures the output of a loudness target.
+    /// Measures what a loudness target puts out.
     Target(Arc<Mutex<LineMeter>>),
 }
 
@@ -92,11 +92,11 @@ impl Metering {
     }
 }
 
-/// 20 ms of G.711.
+/// Number of samples in 20 ms of G.711.
 const PACKET_SAMPLES: usize = 160;
-/// Five packets of G.711. A packet or two of other codecs.
+/// Number of samples to gather. It is five packets of G.711, or one or two packets of other codecs.
 pub(crate) const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
-/// Maximum time that audio is queued for more.
+/// Maximum time for which audio waits for more, ns.
 pub(crate) const GATHER_NS: u64 = 100_000_000;
-/// Maximum gap in continuous audio: slices and network jitter cause shorter gaps.
+/// Maximum gap in continuous audio, ns. Slices and network jitter cause shorter gaps.
 pub(crate) const PAUSE_NS: u64 = 60_000_000;

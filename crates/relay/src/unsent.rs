@@ -1,4 +1,4 @@
-//! Output of a media state machine that did not fit its turn.
+//! The output of a media state machine for which its turn had no room.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,20 +11,20 @@ use crate::call::{Outbox, Refused};
 use crate::id::PortId;
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Datagrams queued for the next turn, in order and unencrypted: each is encrypted once, when it is sent. The queue keeps its
-/// memory: senders of very short packets need it again and again.
+/// Datagrams that wait for the next turn, in order. They are not encrypted yet, because each is encrypted only once, when it is sent. The
+/// queue keeps its memory, because senders of very short packets need it again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     items: VecDeque<(Envelope, u16)>,
-    /// Bytes of all items, concatenated, from `first` on.
+    /// The bytes of all datagrams, one after another, from `first` on.
     bytes: Vec<u8>,
     first: usize,
 }
 
-/// Where a datagram leaves from, and its destination.
+/// Where a datagram leaves from, and where it goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envelope {
-    /// The leg whose keys protect it.
+    /// The leg whose keys encrypt the datagram.
     pub(crate) leg: LegId,
     pub(crate) port: PortId,
     pub(crate) channel: Channel,
@@ -42,7 +42,7 @@ impl Unsent {
         self.stage_each(|envelope, bytes| put(envelope, bytes, protections, out))
     }
 
-    /// [`stage_waiting`](Self::stage_waiting) for datagrams to addresses that the relay has chosen, unencrypted.
+    /// Acts as [`stage_waiting`](Self::stage_waiting) for datagrams to addresses that the relay has chosen. They are not encrypted.
     pub(crate) fn stage_copies(&mut self, out: &mut dyn Outbox) -> bool {
         self.stage_each(|envelope, bytes| out.stage_copy(envelope.port, envelope.to, bytes))
     }
@@ -65,7 +65,7 @@ impl Unsent {
         true
     }
 
-    /// Stages a datagram after the queued ones.
+    /// Stages a datagram, after those that wait.
     #[inline]
     pub(crate) fn stage(
         &mut self,
@@ -83,8 +83,8 @@ impl Unsent {
 
     /// Queues a datagram for the next turn. Returns `false` if the queue is full.
     pub(crate) fn keep(&mut self, envelope: Envelope, bytes: &[u8]) -> bool {
-        // At most one turn's worth: a party causes no more datagrams than it sends, plus a bounded tail. Longer datagrams would
-        // be refused anyway.
+        // There is room for one turn. A party causes no more datagrams than it sends, plus a bounded tail. Longer datagrams would be
+        // refused anyway.
         let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;
         if has_room {
             if self.first > 0 {
@@ -101,7 +101,7 @@ impl Unsent {
 /// Encryption of the legs' datagrams, by [`LegId`].
 pub(crate) type Protections = [Option<Box<Protection>>];
 
-/// Stages a datagram, protected if its leg is.
+/// Stages a datagram. It is encrypted if its leg uses SRTP.
 #[inline]
 fn put(
     envelope: Envelope,
@@ -126,7 +126,7 @@ fn put_protected(
             return 0;
         };
         place.copy_from_slice(bytes);
-        // A datagram that cannot be encrypted is not sent; the protection counts it.
+        // A datagram that cannot be encrypted is not sent. The protection counts it.
         protection
             .protect(envelope.channel, room, bytes.len())
             .unwrap_or(0)
@@ -148,5 +148,5 @@ pub(crate) fn with_scratch(out: &mut dyn Outbox, work: impl FnOnce(&mut Scratch,
     });
 }
 
-/// Maximum number of datagrams queued for the next turn.
+/// Maximum number of datagrams that wait for the next turn.
 const UNSENT_MAX: usize = 256;

@@ -1,4 +1,4 @@
-//! Carrying packets allocates nothing in any situation. Alone in its process, whose allocations are counted.
+//! Carrying packets allocates nothing in any situation. The test is alone in its process, whose allocations are counted.
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -28,13 +28,13 @@ use threadbare_rtp::srtp::{Rollover, Suite};
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Counts this thread only: threads of the test runner allocate when another test ends.
+    /// Counts the allocations of this thread only, because threads of the test runner allocate when another test ends.
     static OWN_ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count_allocation() {
     ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    // A thread that ends has no counter any more.
+    // This fails on a thread that is ending, because its counter is gone.
     let _ = OWN_ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_allocation();
-        // SAFETY: as above.
+        // SAFETY: all memory here is the system allocator's, and the caller keeps the contract of `realloc`.
         unsafe { System.realloc(memory, layout, size) }
     }
 }
@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns each datagram, and sends one by itself each 20 ms to an unused address.
+/// A call that returns each datagram. It also sends one of its own to an unused address every 20 ms.
 struct Echo {
     bytes: [u8; 256],
     len: usize,
@@ -98,7 +98,7 @@ impl Call for Echo {
     }
 }
 
-/// Each party sends a packet and waits for its return.
+/// Lets each party send a packet and wait for its return.
 fn round(parties: &[(UdpSocket, SocketAddr)], number: u16) {
     let mut packet = [0; 172];
     packet[0] = 0x80;
@@ -152,7 +152,7 @@ fn packets_and_timers_allocate_nothing() {
         };
         calls.push(engine.create("echo", vec![leg], echo).unwrap());
     }
-    // Tables grow to the size of the load.
+    // Meanwhile, the tables grow to the size of the load.
     for number in 0..20 {
         round(&parties, number);
     }
@@ -163,7 +163,7 @@ fn packets_and_timers_allocate_nothing() {
     }
     let received = engine.stats().packets_received - received_before;
     let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-    // The last ones may not be counted yet.
+    // The last packets may not be counted yet.
     assert!(received > 49 * 40, "{received}");
     assert_eq!(allocations, 0, "in {received} packets");
 }
@@ -195,7 +195,7 @@ fn media_leg(payload_type: u8, encoding: Encoding, number: u32) -> LegConfig {
     }
 }
 
-/// The packet of a party with this number. One of ten packets is lost, two are swapped, and some are digits and comfort noise.
+/// Returns a party's packet with this number. One of ten packets is lost, two are swapped, and some are digits and comfort noise.
 fn media_packet(number: u16, payload_type: u8) -> Option<Vec<u8>> {
     let within = number % 30;
     let (number, payload_type, payload) = match within {
@@ -262,7 +262,7 @@ fn carried_without_allocations(suite: Option<Suite>) {
         }
         calls.push(engine.create("call", legs, call).unwrap());
     }
-    // Built before, because allocations of the test would be counted.
+    // The packets are built in advance, because the test's own allocations would be counted.
     let packets: Vec<Vec<_>> = (0..=8)
         .map(|payload_type| {
             let mut sender = suite.map(|suite| party_keys(suite, 1).1);
@@ -295,11 +295,11 @@ fn carried_without_allocations(suite: Option<Suite>) {
         }
     };
     let begin = Instant::now();
-    // Everything has happened once.
+    // By then, everything has happened once.
     (0..90).for_each(|number| round(number, begin));
     for (first, mode) in [(90, Mode::Pass), (120, Mode::Mute), (150, Mode::Hold)] {
         set_mode(mode);
-        // The orders themselves are freed.
+        // The memory of the orders themselves is freed.
         (first..first + 5).for_each(|number| round(number, begin));
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         (first + 5..first + 30).for_each(|number| round(number, begin));
@@ -321,7 +321,7 @@ fn carried_without_allocations(suite: Option<Suite>) {
     }
 }
 
-/// Drops everything.
+/// An outbox that drops everything.
 struct Nowhere;
 
 impl Outbox for Nowhere {
@@ -335,7 +335,7 @@ impl Outbox for Nowhere {
     }
 }
 
-/// In virtual time: a line without a meter, and two listeners, one of which takes no audio.
+/// The test runs in virtual time. The stream has no meter, and two listeners, of which one takes no audio.
 #[test]
 fn listeners_cost_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,7 +354,7 @@ fn listeners_cost_no_allocations() {
     let mut taken = Vec::with_capacity(600 * 160);
     let mut before = 0;
     for (number, packet) in (0_u64..).zip(&mut packets) {
-        // Everything has happened once, including a report.
+        // By then, everything has happened once, including a report.
         if number == 300 {
             before = OWN_ALLOCATIONS.get();
         }
@@ -375,12 +375,12 @@ fn listeners_cost_no_allocations() {
     }
     let allocated = OWN_ALLOCATIONS.get() - before;
     assert_eq!(allocated, 0);
-    // All audio except the jitter buffer's contents and an incomplete portion.
+    // This is all audio except for what is in the jitter buffer, and an incomplete portion.
     assert!(taken.len() > 400 * 160, "{}", taken.len());
     assert_eq!(takes.missed_ns(), 0);
 }
 
-/// The same for a call whose parties have other codecs.
+/// The test is the same as for a stream, but for a call whose parties have other codecs.
 #[test]
 fn listener_of_a_call_costs_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -401,7 +401,7 @@ fn listener_of_a_call_costs_no_allocations() {
     let mut taken = [0; 2];
     let mut before = 0;
     for number in 0..600 {
-        // Everything has happened once, including a report.
+        // By then, everything has happened once, including a report.
         if number == 300 {
             before = OWN_ALLOCATIONS.get();
         }

@@ -1,6 +1,6 @@
-//! Measures the cost per packet of the session and the demultiplexer: of one with warm caches, and of thousands used in turn,
+//! Measures the cost per packet of the session and of the demultiplexer. One is measured with warm caches, and thousands are used in turn,
 //! as on a context thread.
-#![allow(missing_docs)] // criterion's macros
+#![allow(missing_docs)] // for the macros of criterion
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::session::{Config, RtcpSession, RtpHeader};
 
 const STREAMS: u32 = 3000;
-/// Step from one stream to the next. It is coprime to their number, so that every stream is visited, and too large for a
+/// Step from one stream to the next. It is coprime to the number of streams, so that every stream is visited, and too large for a
 /// prefetcher.
 const STRIDE: u32 = 1223;
 const PACKET_NS: u64 = 20_000_000;
@@ -142,7 +142,7 @@ fn demux(bench: &mut Criterion) {
             });
         });
     }
-    // The routes use two kinds of filters, so the table remembers flows.
+    // The routes use two kinds of filters. In this case, the table remembers flows.
     let mut demux = Demux::new(None, 1);
     for stream in 0..10_000 {
         let by_ssrc = stream % 2 == 0;

@@ -1,10 +1,10 @@
 //! Finds the stream that a packet of a shared port belongs to.
 //!
-//! A route matches by SSRC, by the sender's address, by payload type or by any combination; the most specific one wins. A packet
-//! costs one hash lookup: the filters' answer is remembered per flow. Unknown senders may get their own routes after a few
-//! packets (see [`Learning`]).
+//! A route matches packets by SSRC, by the sender's address, by payload type, or by any combination of these. The most specific route wins.
+//! The result for each flow is remembered, so a packet costs one hash lookup. Unknown senders may get their own routes after a few packets
+//! (see [`Learning`]).
 //!
-//! Everything is bounded. At a bound, the least recently used entry is removed, in constant time.
+//! All tables are bounded. At a bound, the least recently used entry is removed, in constant time.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -15,12 +15,12 @@ use thiserror::Error;
 use crate::id::{PayloadType, Ssrc};
 use crate::rng::SplitMix;
 
-/// Maximum number of static routes: more streams than one machine carries, and a table of 16 MiB.
+/// Maximum number of static routes. These are more streams than one machine carries, and a table of 16 MiB.
 pub const ROUTES_MAX: usize = 65_536;
 /// Maximum number of remembered flows. With fewer flows than this, the filters are searched only once for each flow.
 pub const FLOWS_MAX: usize = 65_536;
-/// Minimum time between two moves of an entry to the front of its list. A move touches the entry's neighbours, which are cold
-/// memory.
+/// Minimum time between two moves of an entry to the front of its list. A move touches the entry's neighbours, which are rarely in the
+/// cache.
 const USED_GRAIN_NS: u64 = 1_000_000_000;
 /// Index that stands for no entry.
 const NONE: u32 = u32::MAX;
@@ -28,8 +28,8 @@ const NONE: u32 = u32::MAX;
 const BY_SSRC: u8 = 1;
 const BY_ADDRESS: u8 = 2;
 const BY_PAYLOAD_TYPE: u8 = 4;
-/// The fields that filters may combine, in the order of the search. More fields come first. An SSRC is more specific than an
-/// address, and an address more than a payload type.
+/// The combinations of fields that filters may use, in the order of the search. Combinations of more fields come first. An SSRC is more
+/// specific than an address, and an address is more specific than a payload type.
 const MASKS: [u8; 8] = [
     BY_SSRC | BY_ADDRESS | BY_PAYLOAD_TYPE,
     BY_SSRC | BY_ADDRESS,
@@ -42,8 +42,8 @@ const MASKS: [u8; 8] = [
 ];
 const STRANGER_MASK: u8 = BY_SSRC | BY_ADDRESS;
 
-/// Describes a route's packets. Fields that are `None` match everything; a filter without any field takes what no other
-/// route takes.
+/// Describes the packets of a route. A field that is `None` matches everything. A filter without any field matches the packets that no
+/// other route matches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Filter {
     /// SSRC of the packets.
@@ -57,18 +57,18 @@ pub struct Filter {
 /// Whether and how unknown senders get routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learning {
-    /// Number of packets that earn a route. They have one SSRC and one address, and each comes less than `idle_ns` after the
-    /// previous one.
+    /// Number of packets after which a sender is reported. They must have one SSRC and one address, and each must come less than `idle_ns`
+    /// after the previous one.
     pub packets: u32,
-    /// Maximum number of unknown senders on probation. A flood of them evicts only unknown senders.
+    /// Maximum number of unknown senders on probation. If there are more of them, only other unknown senders are evicted.
     pub strangers_max: usize,
     /// Maximum number of learned routes.
     pub routes_max: usize,
-    /// A learned route or an unknown sender is forgotten after this long without packets.
+    /// Time without packets after which a learned route or an unknown sender is forgotten, ns.
     pub idle_ns: u64,
 }
 
-/// Why a route was refused.
+/// The reason why a route was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DemuxError {
     /// A static route has the same filter.
@@ -84,7 +84,7 @@ pub enum DemuxError {
 pub enum Lookup<R> {
     /// The packet belongs to this route.
     Route(R),
-    /// The packet is from an unknown sender that has now sent enough packets. Reported once: give it a route with
+    /// The packet is from an unknown sender that has now sent enough packets. This is reported once. Give the sender a route with
     /// [`Demux::learn`], or ignore it.
     Stranger,
     /// The packet is from an unknown sender on probation, or from one that was reported and got no route.
@@ -93,28 +93,28 @@ pub enum Lookup<R> {
     Unmatched,
 }
 
-/// Counters of a table.
+/// Counters of a [`Demux`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DemuxStats {
-    /// Packets that belonged to a route.
+    /// Number of packets that belonged to a route.
     pub matched: u64,
-    /// Packets without a route.
+    /// Number of packets without a route.
     pub unmatched: u64,
-    /// Packets of unknown senders on probation.
+    /// Number of packets from unknown senders on probation.
     pub probation: u64,
-    /// Packets of unknown senders that were reported and got no route.
+    /// Number of packets from unknown senders that were reported and got no route.
     pub unclaimed: u64,
-    /// Unknown senders forgotten because there were too many.
+    /// Number of unknown senders that were forgotten because there were too many.
     pub strangers_evicted: u64,
-    /// Learned routes forgotten because there were too many.
+    /// Number of learned routes that were forgotten because there were too many.
     pub routes_evicted: u64,
-    /// Learned routes forgotten because they were idle.
+    /// Number of learned routes that were forgotten because they were idle.
     pub routes_expired: u64,
-    /// Expired routes that were not drained in time.
+    /// Number of expired routes that were not drained in time.
     pub expired_dropped: u64,
 }
 
-/// The fields of a packet that `mask` selects; four words to hash and to compare.
+/// The fields of a packet that `mask` selects, as four words to hash and compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     ip: [u64; 2],
@@ -135,7 +135,7 @@ impl Key {
         if mask & BY_ADDRESS != 0 {
             let (ip, scope) = match from {
                 SocketAddr::V4(v4) => (u128::from(u32::from(*v4.ip())), 1 << 31),
-                // The scope tells link-local neighbours on two interfaces apart.
+                // The scope distinguishes link-local neighbours on two interfaces.
                 SocketAddr::V6(v6) => {
                     (u128::from(*v6.ip()), u64::from(v6.scope_id() & 0x7fff_ffff))
                 }
@@ -160,8 +160,8 @@ impl Hash for Key {
     }
 }
 
-/// Keyed hashing of a few words: each pair of words is folded in by a 64x64 -> 128 bit multiplication, with a secret mixed into
-/// both factors.
+/// A keyed hash of a few words. Each pair of words is folded in by a multiplication of 64x64 to 128 bits, with a secret mixed into both
+/// factors.
 #[derive(Debug, Clone)]
 struct Keyed([u64; 2]);
 
@@ -196,7 +196,7 @@ impl Hasher for KeyedHasher {
     fn write_u128(&mut self, pair: u128) {
         let factors = (self.state ^ pair as u64, self.secret ^ (pair >> 64) as u64);
         let product = u128::from(factors.0) * u128::from(factors.1);
-        // Mixing in the rotated state keeps a factor of 0 from erasing it.
+        // The rotated state is mixed in, so that a factor of 0 does not erase the state.
         self.state = (product as u64) ^ ((product >> 64) as u64) ^ self.state.rotate_left(29);
     }
 }
@@ -205,15 +205,15 @@ impl Hasher for KeyedHasher {
 enum Kind<R> {
     /// A static route, added by the caller.
     Static(R),
-    /// A learned route of an unknown sender.
+    /// A route that the caller gave to an unknown sender.
     Learned(R),
-    /// The filters' answer for a flow, valid until the filters change, and the route's owner.
+    /// The route that the filters select for a flow, valid until the filters change, and the entry that owns the route.
     Flow {
         route: R,
         generation: u32,
         owner: u32,
     },
-    /// On probation; this many more packets until the sender is reported.
+    /// An unknown sender on probation. It is reported after this many more packets.
     Stranger { packets_left: u32 },
     /// A free place of the table.
     Free,
@@ -224,12 +224,12 @@ struct Entry<R> {
     kind: Kind<R>,
     used_ns: u64,
     key: Key,
-    /// Neighbours in the list of its kind.
+    /// The neighbours in the list of entries of the same kind.
     newer: u32,
     older: u32,
 }
 
-/// Entries of one kind by last use.
+/// Entries of one kind, ordered by last use.
 #[derive(Debug, Clone, Copy)]
 struct List {
     newest: u32,
@@ -241,9 +241,9 @@ const FLOWS: usize = 0;
 const STRANGERS: usize = 1;
 const LEARNED: usize = 2;
 
-/// A table of routes. `R` is the caller's handle of a stream: an index, for example.
+/// A table of routes. `R` is the caller's handle of a stream, such as an index.
 ///
-/// **Contract.** [`lookup`](Demux::lookup) per packet; every few seconds [`expire`](Demux::expire), and after both,
+/// **Contract.** Call [`lookup`](Demux::lookup) for each packet, and [`expire`](Demux::expire) every few seconds. After both, call
 /// [`poll_expired`](Demux::poll_expired) until it returns `None`.
 #[derive(Debug)]
 pub struct Demux<R> {
@@ -251,9 +251,9 @@ pub struct Demux<R> {
     entries: Vec<Entry<R>>,
     free: Vec<u32>,
     lists: [List; 3],
-    /// Routes by the fields they use, as in [`MASKS`].
+    /// Number of routes for each combination of fields, as in [`MASKS`].
     routes_with: [usize; 8],
-    /// All fields used by any filter: they identify a flow.
+    /// All fields that any filter uses. They identify a flow.
     flow_mask: u8,
     static_routes: usize,
     generation: u32,
@@ -263,7 +263,7 @@ pub struct Demux<R> {
 }
 
 impl<R: Copy> Demux<R> {
-    /// Creates an empty table. `seed` keys the hash: use a different one for each table, unknown to senders.
+    /// Creates an empty table. `seed` is the key of the hash. Use a different one for each table, which senders cannot know.
     #[must_use]
     pub fn new(learning: Option<Learning>, seed: u64) -> Demux<R> {
         let mut rng = SplitMix(seed);
@@ -300,7 +300,7 @@ impl<R: Copy> Demux<R> {
             if let Kind::Static(_) = self.entries[at as usize].kind {
                 return Err(DemuxError::Duplicate);
             }
-            // The new route replaces a flow, an unknown sender or a learned route with the same key.
+            // The new route replaces an entry of any other kind with the same key: a flow, an unknown sender, or a learned route.
             self.retire(at);
         }
         if self.static_routes >= ROUTES_MAX {
@@ -313,7 +313,7 @@ impl<R: Copy> Demux<R> {
         Ok(())
     }
 
-    /// Removes a route, static or learned. `None` if this exact filter has none.
+    /// Removes a route, static or learned. `None`: no route has exactly this filter.
     pub fn remove(&mut self, filter: &Filter) -> Option<R> {
         let at = *self.index.get(&key_of(filter))?;
         let route = match self.entries[at as usize].kind {
@@ -324,10 +324,10 @@ impl<R: Copy> Demux<R> {
         Some(route)
     }
 
-    /// Gives an unknown sender a route, until it is idle or evicted.
+    /// Gives an unknown sender a route, which stays until it is idle or evicted.
     ///
     /// # Errors
-    /// A static route matches it, or the table does not learn.
+    /// Fails if a static route matches the packet, or if the table does not learn.
     pub fn learn(
         &mut self,
         now_ns: u64,
@@ -353,8 +353,8 @@ impl<R: Copy> Demux<R> {
         Ok(())
     }
 
-    /// The route of a packet that arrived at `now_ns`. One hash lookup for a known flow; allocates only as the table
-    /// grows.
+    /// Returns the route of a packet that arrived at `now_ns`. For a known flow, this takes one hash lookup. It allocates only when the
+    /// table grows.
     #[inline]
     pub fn lookup(
         &mut self,
@@ -385,7 +385,7 @@ impl<R: Copy> Demux<R> {
         self.resolve(now_ns, key, from, ssrc, payload_type)
     }
 
-    /// Checks the filters, the most specific one first.
+    /// Searches the filters, the most specific ones first.
     #[cold]
     fn resolve(
         &mut self,
@@ -428,15 +428,15 @@ impl<R: Copy> Demux<R> {
             owner,
         };
         if let Some(&at) = self.index.get(&flow) {
-            // An answer that was remembered before the filters changed is updated. An unknown sender's entry gives way to its
-            // new route.
+            // If the filters have changed, the remembered result is updated. If the entry is that of an unknown sender, the new route
+            // replaces it.
             if let Kind::Flow { .. } = self.entries[at as usize].kind {
                 self.entries[at as usize].kind = kind;
                 self.touch(now_ns, at);
                 return;
             }
             if let Kind::Static(_) | Kind::Learned(_) = self.entries[at as usize].kind {
-                return; // The filter uses all fields that identify a flow.
+                return; // the filter uses all fields that identify a flow
             }
             self.forget(at);
         }
@@ -483,7 +483,7 @@ impl<R: Copy> Demux<R> {
             }
             None => {
                 if let Some(&stale) = self.index.get(&key) {
-                    self.forget(stale); // The filter of this flow has been removed.
+                    self.forget(stale); // the filter that this flow belonged to was removed
                 }
                 if self.lists[STRANGERS].length >= learning.strangers_max.max(1) {
                     self.stats.strangers_evicted += 1;
@@ -499,8 +499,8 @@ impl<R: Copy> Demux<R> {
         Lookup::Probation
     }
 
-    /// Forgets unknown senders and learned routes that were idle for too long by `now_ns`. The work is proportional to
-    /// the number forgotten.
+    /// Forgets unknown senders and learned routes that were idle for too long by `now_ns`. The work is proportional to the number of
+    /// forgotten entries.
     pub fn expire(&mut self, now_ns: u64) {
         let Some(learning) = self.learning else {
             return;
@@ -513,7 +513,7 @@ impl<R: Copy> Demux<R> {
                     break;
                 }
                 let used_ns = self.entries[oldest as usize].used_ns;
-                // A use is noted once per grain, so an entry may be younger than it looks.
+                // A use is noted only once per [`USED_GRAIN_NS`], so an entry may have been used later than it seems.
                 if now_ns.saturating_sub(used_ns) < learning.idle_ns.saturating_add(USED_GRAIN_NS) {
                     break;
                 }
@@ -523,12 +523,12 @@ impl<R: Copy> Demux<R> {
         }
     }
 
-    /// A removed learned route: idle, evicted, or replaced by another route. Its stream can be ended.
+    /// Returns a learned route that was removed because it was idle, evicted, or replaced by another route. Its stream can be ended.
     pub fn poll_expired(&mut self) -> Option<(Filter, R)> {
         self.expired.pop_front()
     }
 
-    /// Number of routes, static and learned.
+    /// Returns the number of routes, static and learned.
     #[must_use]
     pub fn len(&self) -> usize {
         self.static_routes + self.lists[LEARNED].length
@@ -540,7 +540,7 @@ impl<R: Copy> Demux<R> {
         self.len() == 0
     }
 
-    /// Counters.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> DemuxStats {
         self.stats
@@ -551,7 +551,7 @@ impl<R: Copy> Demux<R> {
         let entry = &self.entries[at as usize];
         if let Kind::Learned(route) = entry.kind {
             let filter = stranger_filter(&entry.key);
-            // Bounded by the number of routes; a caller that never drains loses the reports, not the memory.
+            // The number of routes bounds this queue. If a caller never drains it, reports are lost, but no memory.
             let expired_max = self
                 .learning
                 .map_or(0, |learning| learning.routes_max)
@@ -565,7 +565,7 @@ impl<R: Copy> Demux<R> {
         self.forget(at);
     }
 
-    /// Invalidates the filters' remembered answers.
+    /// Invalidates the remembered results, because the filters have changed.
     fn filters_changed(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         let in_use = MASKS
@@ -623,7 +623,7 @@ impl<R: Copy> Demux<R> {
             self.unlink(at, list);
             self.link(at, list);
         }
-        // A learned route is in use while one of its flows is. Its place stays the same as long as the filters do.
+        // A learned route counts as used when one of its flows is used. Its place stays the same as long as the filters do.
         if let Kind::Flow {
             owner, generation, ..
         } = kind
@@ -691,7 +691,7 @@ fn key_of(filter: &Filter) -> Key {
     )
 }
 
-/// The filter of a learned route. Its key contains the whole SSRC and address.
+/// Returns the filter of a learned route, whose key contains the whole SSRC and address.
 fn stranger_filter(key: &Key) -> Filter {
     let port = (key.place >> 8) as u16;
     let scope = key.place >> 32;

@@ -1,4 +1,4 @@
-//! Chooses one of several inputs: the first in order that delivers.
+//! Chooses one of several inputs: the first one, in order, that delivers packets.
 //!
 //! ```text
 //!               silent for `timeout`                 silent for `timeout`
@@ -6,39 +6,39 @@
 //!      ↑ ←─ healthy for `recover_after` ─┘ ←──── healthy for `recover_after` ─┘
 //! ```
 //!
-//! An input is healthy from its first packet on, until no packet has arrived for the time-out of the next input. An input
-//! produced here, such as a tone, is always healthy. When the active input falls silent, the first healthy input replaces it,
-//! or the last input if none is healthy. While the active input is healthy, a better one replaces it as soon as the better one
-//! has been healthy, without a break, for the active one's `recover_after`.
+//! An input is healthy from its first packet on, until no packet has arrived for the time-out of the next input. An input that is produced
+//! here, such as a tone, is always healthy. When the active input falls silent, the first healthy input replaces it, or the last input if
+//! none is healthy. If the active input is healthy but not the first, a better input replaces it when the better one has been healthy
+//! without a break for the active input's `recover_after`.
 //!
-//! Pure logic: the owner reports packets of each input and asks which input is to be active.
+//! This is pure logic. The owner reports packets of each input, and asks which input should be active.
 
 /// The health of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
-    /// No packet arrived within its time-out, or ever.
+    /// No packet has arrived for the time-out, or ever.
     Silent,
-    /// Packets come.
+    /// Packets arrive.
     Well { since_ns: u64, heard_ns: u64 },
-    /// It needs no packets.
+    /// The input needs no packets.
     Constant,
 }
 
 /// Settings of a fallback, which is any input but the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FallbackConfig {
-    /// Silence of the previous input after which this one replaces it, ns. The last input uses its own time-out for itself, too.
+    /// Silence of the previous input after which this one replaces it, ns. The last input uses its time-out for itself too.
     pub timeout_ns: u64,
     /// Time for which a better input must be healthy before it replaces this one, ns.
     pub recover_after_ns: u64,
-    /// Whether it needs no packets, such as a tone, silence or a file.
+    /// Whether the input needs no packets, because it is a tone, silence or a file.
     pub is_constant: bool,
 }
 
 /// A change of the active input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// The previous input; 0 is the main one.
+    /// The previous input. 0 is the main one.
     pub from: usize,
     /// The new input.
     pub to: usize,
@@ -52,7 +52,7 @@ impl Switch {
     }
 }
 
-/// See the module.
+/// Chooses one of several inputs: see the module documentation.
 ///
 /// **Contract.** After each [`handle_heard`](Fallbacks::handle_heard), and at [`next_timeout`](Fallbacks::next_timeout), call
 /// [`poll`](Fallbacks::poll) until it returns `None`. Times are ns on one monotonic clock.
@@ -66,7 +66,7 @@ pub struct Fallbacks {
 }
 
 impl Fallbacks {
-    /// Creates the state for the main input and these fallbacks. The main input is active and must start within its time-out.
+    /// Creates the state for the main input and these fallbacks. The main input is active, and must start within the time-out.
     #[must_use]
     pub fn new(now_ns: u64, configs: &[FallbackConfig]) -> Fallbacks {
         let main = Health::Well {
@@ -106,7 +106,7 @@ impl Fallbacks {
         }
     }
 
-    /// The change that is due, if any.
+    /// Returns the change that is due, if there is one.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> Option<Switch> {
         for input in 0..self.healths.len() {
@@ -130,20 +130,20 @@ impl Fallbacks {
         })
     }
 
-    /// Time of the next poll if no packet arrives before.
+    /// Returns the time of the next poll if no packet arrives before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let better = (0..self.active).filter_map(|input| self.recovers_at(input));
         better.chain(self.expires_at(self.active)).min()
     }
 
-    /// The active input.
+    /// Returns the active input.
     #[must_use]
     pub fn active(&self) -> usize {
         self.active
     }
 
-    /// Number of changes of the active input.
+    /// Returns the number of changes of the active input.
     #[must_use]
     pub fn switches(&self) -> u64 {
         self.switches
@@ -155,17 +155,17 @@ impl Fallbacks {
         }
     }
 
-    /// Time at which a healthy input becomes silent if no more packets arrive.
+    /// Returns the time at which a healthy input becomes silent if no more packets arrive.
     fn expires_at(&self, input: usize) -> Option<u64> {
         let Health::Well { heard_ns, .. } = *self.healths.get(input)? else {
             return None;
         };
-        // The time-out of the next input.
+        // An input uses the time-out of the next one.
         let config = self.configs.get(input).or(self.configs.last())?;
         Some(heard_ns.saturating_add(config.timeout_ns))
     }
 
-    /// Time at which a better input becomes active if it stays healthy.
+    /// Returns the time at which a better input becomes active if it stays healthy.
     fn recovers_at(&self, input: usize) -> Option<u64> {
         let Health::Well { since_ns, .. } = self.healths[input] else {
             return None;
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Plays packets of inputs, by milliseconds, in order; returns the changes.
+    /// Reports packets of inputs, by milliseconds, in order. Returns the changes.
     fn play(
         configs: &[FallbackConfig],
         heard: &[(u64, usize)],
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Packets of an input, 20 ms apart.
+    /// Returns the packets of an input, 20 ms apart.
     fn stream(input: usize, from_ms: u64, to_ms: u64) -> Vec<(u64, usize)> {
         let times = (from_ms..to_ms).step_by(20);
         times.map(|ms| (ms, input)).collect()
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(changes, [to(1500, 0, 1), to(7000, 1, 0)]);
     }
 
-    /// Half a second on, a second off: never healthy for two seconds.
+    /// The input comes and goes, half a second on and a second off, so it is never healthy for two seconds.
     #[test]
     fn an_input_that_fails_repeatedly_is_not_used_again_too_soon() {
         let flapping = (0..30).flat_map(|n| stream(0, 1000 + n * 1500, 1500 + n * 1500));
@@ -294,7 +294,7 @@ mod tests {
         let mut active = 0;
         let limit_ms = |input: usize| configs[input.min(configs.len() - 1)].timeout_ns / MS;
         for now in 0..=until_ms {
-            // Start of an input's healthy time.
+            // The beginning of the time for which an input has been healthy.
             let well_since = |input: usize| {
                 if input > 0 && configs[input - 1].is_constant {
                     return Some(0);

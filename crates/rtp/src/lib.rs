@@ -1,9 +1,9 @@
 //! Building blocks for RTP audio that never read a clock, draw a random number or touch a socket.
 //!
-//! The crate is for programs that handle RTP audio with their own sockets and threads. Such a program passes in packets and the
-//! time, and takes the output that is due.
+//! The crate is for programs that handle RTP audio with their own sockets and threads. Such a program passes in packets and the time, and
+//! takes out the output that is due.
 //!
-//! A receiver of PCMU. Datagrams arrive out of order, and one is lost:
+//! This example receives PCMU. Datagrams arrive out of order, and one is lost:
 //!
 //! ```
 //! use threadbare_rtp::g711::ULAW_TO_LINEAR;
@@ -30,7 +30,7 @@
 //!     Output::Packet { packet: codes, .. } => {
 //!         heard.extend(codes.iter().map(|code| ULAW_TO_LINEAR[usize::from(*code)]));
 //!     }
-//!     // `codec` has decoders that fill this with what it could have been.
+//!     // The decoders in `codec` can fill this gap with what it could have been.
 //!     Output::Lost { packets, .. } => lost += packets,
 //!     _ => {}
 //! };
@@ -48,35 +48,35 @@
 //!     });
 //!     std::iter::from_fn(|| buffer.poll_output(now_ns)).for_each(&mut play);
 //! }
-//! // The program sleeps until then, or until a packet comes.
+//! // The program sleeps until this time, or until a packet comes.
 //! let due_ns = buffer.next_timeout().ok_or("packet 3 is waited for")?;
 //! std::iter::from_fn(|| buffer.poll_output(due_ns)).for_each(&mut play);
 //! assert_eq!((heard.len(), lost), (4 * 160, 1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Further reading: [`leg`] does all this for one party of a call, with its RTCP; [`call`] joins two.
+//! Further reading: [`leg`] does all this for one party of a call, with its RTCP. [`call`] connects two parties.
 //!
 //! - [`id`]: sequence numbers, timestamps and their arithmetic.
 //! - [`packet`]: the header of a received packet.
 //! - [`tone`]: DTMF digits and call progress tones in audio.
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
-//! - [`call`]: two legs joined.
+//! - [`call`]: calls and streams, which connect legs.
 //! - [`codec`]: PCMU, PCMA, G.722, L16, L24 and Opus, with concealment.
 //! - [`comfort`]: comfort noise.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`convert`]: sample rates and channels.
 //! - [`quality`]: sound quality of a call by the E-model.
 //! - [`reception`]: loss, jitter and validity of one source.
-//! - [`session`]: RTCP, both directions.
+//! - [`session`]: RTCP in both directions.
 //! - [`srtp`]: encrypted and authenticated packets, keys from SDP.
-//! - [`missing`]: packets to request again, and when.
+//! - [`missing`]: which packets to request again, and when.
 //! - [`demux`]: finds the stream of a packet on a shared port.
 //! - [`dtmf`]: telephone events, from digits to packets.
 //! - [`fallback`]: chooses one of several inputs.
 //! - [`policy`]: allowed destinations of media.
-//! - [`leg`]: one party: accepted senders, order and delay, payload types, reports.
+//! - [`leg`]: one party, with accepted senders, order and delay, payload types, and reports.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]

@@ -1,25 +1,25 @@
-//! Which packets of a stream to request again, and when (RFC 4585, section 6.2.1: generic NACK).
+//! Decides which packets of a stream to request again, and when (generic NACK, RFC 4585, section 6.2.1).
 //!
-//! Not every gap is a loss: packets overtake each other. Not every loss is worth a request, either: the packet may arrive too
-//! late for playout, or so many are missing that the network is down.
+//! Not every gap is a loss, because packets overtake each other. And not every loss is worth a request: the packet may arrive too late for
+//! playout, or so many packets are missing that the network must be down.
 
 use crate::id::{SeqNum, Ssrc};
 use crate::session::NACKS_MAX;
 
-/// Time that an overtaken packet has to arrive before it is requested.
+/// Time for which a missing packet is awaited before it is requested, because it may only have been overtaken, ns.
 pub const REORDER_NS: u64 = 10_000_000;
 /// Maximum number of requests for the same packet.
 pub const TRIES_MAX: u8 = 3;
-/// Minimum time between two requests for a packet; a longer round trip replaces it.
+/// Minimum time between two requests for the same packet, ns. If the round trip is longer, it replaces this.
 pub const RETRY_NS_MIN: u64 = 20_000_000;
 
-/// The missing packets of one stream. **Contract.** [`handle`](Missing::handle) every accepted packet, in the order of arrival.
+/// The missing packets of one stream. **Contract.** Call [`handle`](Missing::handle) with every accepted packet, in the order of arrival.
 /// At [`next_timeout`](Missing::next_timeout) or later, request the packets that [`poll`](Missing::poll) returns.
 #[derive(Debug, Clone, Default)]
 pub struct Missing {
     /// The packet with the highest number, and its source.
     newest: Option<(Ssrc, SeqNum)>,
-    /// Sorted by number, at most [`NACKS_MAX`].
+    /// The missing packets, sorted by number. There are at most [`NACKS_MAX`].
     packets: Vec<Absent>,
     given_up: u64,
 }
@@ -33,7 +33,7 @@ struct Absent {
 }
 
 impl Missing {
-    /// Notes a packet that arrived at `now_ns`. Allocates nothing while none is missing.
+    /// Notes a packet that arrived at `now_ns`. Allocates nothing as long as no packet is missing.
     pub fn handle(&mut self, now_ns: u64, ssrc: Ssrc, seq: SeqNum) {
         let Some((_, newest)) = self.newest.filter(|(known, _)| *known == ssrc) else {
             return self.begin(ssrc, seq);
@@ -41,13 +41,13 @@ impl Missing {
         let step = seq.distance_from(newest);
         match step {
             1 => {}
-            // A late packet, or one that was requested.
+            // The packet is late, or was requested.
             ..=0 if step > -STEP_MAX => {
                 self.packets.retain(|absent| absent.seq != seq);
                 return;
             }
             2..STEP_MAX => self.add(now_ns, newest, step - 1),
-            // An outage, which resending does not repair, or another numbering.
+            // This is an outage, which requests do not repair, or the sender has changed its numbering.
             _ => return self.begin(ssrc, seq),
         }
         self.newest = Some((ssrc, seq));
@@ -59,7 +59,7 @@ impl Missing {
         self.newest = Some((ssrc, seq));
     }
 
-    /// Adds the `count` packets after `newest`; the oldest ones make room for them.
+    /// Adds the `count` packets after `newest`. If there are too many, the oldest ones are dropped.
     fn add(&mut self, now_ns: u64, newest: SeqNum, count: i32) {
         let count = usize::try_from(count).unwrap_or(0);
         let excess = (self.packets.len() + count).saturating_sub(NACKS_MAX);
@@ -73,14 +73,14 @@ impl Missing {
         }));
     }
 
-    /// Time at which [`poll`](Missing::poll) has output if nothing arrives before.
+    /// Returns the time at which [`poll`](Missing::poll) has output if nothing arrives before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         self.packets.iter().map(|absent| absent.due_ns).min()
     }
 
-    /// The stream and the packets to request at `now_ns`, in the order of their numbers. A round trip takes `rtt_ns` if
-    /// known; packets missing for `useful_ns` have become useless.
+    /// Returns the stream and the packets to request at `now_ns`, in the order of their numbers. `rtt_ns` is the round-trip time, if it is
+    /// known. Packets that have been missing for `useful_ns` are no longer requested.
     pub fn poll(
         &mut self,
         now_ns: u64,
@@ -108,7 +108,7 @@ impl Missing {
         (!due.is_empty()).then_some((ssrc, due))
     }
 
-    /// Takes back the last try of these packets, which [`poll`](Missing::poll) returned but which could not be requested.
+    /// Takes back the last request for these packets, which [`poll`](Missing::poll) returned but which could not be sent.
     pub fn not_asked(&mut self, seqs: &[SeqNum]) {
         for absent in &mut self.packets {
             if seqs.contains(&absent.seq) {
@@ -123,14 +123,14 @@ impl Missing {
         self.packets.clear();
     }
 
-    /// Number of missing packets whose requests were given up.
+    /// Returns the number of missing packets that are no longer requested.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up
     }
 }
 
-/// Minimum step of the numbers, in either direction, that is more than a gap of a few packets.
+/// Minimum step of the numbers, in either direction, that is too large for a gap of a few packets.
 const STEP_MAX: i32 = NACKS_MAX as i32 + 2;
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    /// A time at which everything is due and nothing is too old.
+    /// A time at which every request is due and no packet is too old.
     const LATER: u64 = 500 * MS;
     const A: Ssrc = Ssrc(7);
 
@@ -205,7 +205,7 @@ mod tests {
             missing.not_asked(&seqs);
             tries += 1;
         }
-        // A request each 20 ms, from the 10th ms on, as long as the packet is useful.
+        // There is a request every 20 ms, from the 10th ms on, as long as the packet is useful.
         assert_eq!((tries, missing.given_up()), (10, 1));
     }
 

@@ -1,22 +1,22 @@
-//! Reception statistics of one source: whether the source is real, how many packets are missing, how unevenly they
-//! arrive. RFC 3550, appendices A.1, A.3 and A.8.
+//! Reception statistics of one source: whether the source is real, how many packets are missing, and how irregularly they arrive (RFC 3550,
+//! appendices A.1, A.3 and A.8).
 //!
-//! Arrival times stay 64-bit nanoseconds: an arrival clock cut to 32 bits of some unit makes the jitter explode each time it
+//! Arrival times are 64-bit nanoseconds. If the arrival clock was cut to 32 bits of some unit, the jitter would become huge each time it
 //! wraps.
 
 use crate::id::{ExtSeq, NS_PER_S, RtpTime, SeqNum};
 
-/// Packets in a row that make a source valid (RFC 3550, A.1: `MIN_SEQUENTIAL`).
+/// Number of packets in a row that make a source valid (RFC 3550, appendix A.1: `MIN_SEQUENTIAL`).
 pub const MIN_SEQUENTIAL: u8 = 2;
-/// A gap of this many packets or more is a jump, not a loss (RFC 3550, A.1: `MAX_DROPOUT`; a minute at 50 packets/s).
+/// A gap of this many packets or more is a jump, and not a loss (RFC 3550, appendix A.1: `MAX_DROPOUT`). It is a minute at 50 packets/s.
 pub const MAX_DROPOUT: u16 = 3000;
-/// A packet this late or later is a jump, not a reordering (RFC 3550, A.1: `MAX_MISORDER`).
+/// A packet that is this late or later is a jump, and not a reordering (RFC 3550, appendix A.1: `MAX_MISORDER`).
 pub const MAX_MISORDER: u16 = 100;
 
-/// Maximum difference of two packets' transit times that enters the jitter. The estimator sums up 16 of them, which must fit 64
-/// bits. Only a clock that jumps reaches this difference of two years.
+/// Maximum difference of two packets' transit times that enters the jitter. The estimator sums up 16 of them, which must fit 64 bits. The
+/// difference is two years, and only a clock that jumps reaches it.
 const TRANSIT_DIFFERENCE_NS_MAX: u64 = 1 << 56;
-/// Means "none": the value of `bad_seq` after a good packet.
+/// The value of `bad_seq` after a good packet.
 const NO_SEQ: u32 = u32::MAX;
 
 /// The verdict on a packet.
@@ -26,26 +26,27 @@ pub enum Receipt {
     Probation,
     /// The packet that made the source valid. Statistics begin with it.
     Validated,
-    /// In sequence, after a tolerable gap, reordered or a duplicate.
+    /// The packet is in sequence, follows a tolerable gap, was reordered, or is a duplicate.
     Valid,
-    /// The second of two consecutive packets far from the previous sequence: the sender restarted. Statistics start again.
+    /// The packet is the second of two consecutive packets far from the previous sequence, so the sender has restarted. Statistics start
+    /// again.
     Resync,
-    /// Far from the sequence. Dropped, unless the next packet follows it.
+    /// The packet is far from the sequence. It is dropped, unless the next packet follows it.
     OutOfRange,
 }
 
 /// Loss as a report block carries it (RFC 3550, section 6.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
-    /// Lost since the last report, in 256ths of the expected packets.
+    /// Packets that were lost since the last report, in 256ths of the expected packets.
     pub fraction: u8,
-    /// Lost since the beginning, -2^23..2^23. Negative when duplicates outnumber losses.
+    /// Packets that were lost since the beginning, -2^23..2^23. Negative if there are more duplicates than losses.
     pub cumulative: i32,
 }
 
 /// Reception statistics of one source.
 #[derive(Debug, Clone)]
-#[repr(C)] // Fields used for every packet come first, together.
+#[repr(C)] // fields that every packet uses come first, together
 pub struct Reception {
     highest: ExtSeq,
     received: u64,
@@ -64,7 +65,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// A source without packets yet; its timestamps count at `clock_rate_hz` (at least 1).
+    /// Creates a source that has sent no packets yet. Its timestamps have `clock_rate_hz` units per second, at least 1.
     #[must_use]
     pub fn new(clock_rate_hz: u32) -> Reception {
         let clock_rate_hz = clock_rate_hz.max(1);
@@ -86,13 +87,13 @@ impl Reception {
         }
     }
 
-    /// Takes a packet that arrived at `now_ns` (monotonic).
+    /// Handles a packet that arrived at `now_ns` (monotonic).
     #[inline]
     pub fn handle(&mut self, now_ns: u64, seq: SeqNum, time: RtpTime) -> Receipt {
         if self.probation > 0 {
             return self.prove(now_ns, seq, time);
         }
-        // RFC 3550, A.1: "udelta = seq - s->max_seq"
+        // RFC 3550, appendix A.1: "udelta = seq - s->max_seq"
         let ahead = seq.0.wrapping_sub(self.highest.seq().0);
         let mut receipt = Receipt::Valid;
         if ahead < MAX_DROPOUT {
@@ -116,8 +117,8 @@ impl Reception {
         receipt
     }
 
-    /// RFC 3550, A.1: "Source is not valid until MIN_SEQUENTIAL packets with sequential sequence numbers have been
-    /// received."
+    /// Handles a packet on probation. "Source is not valid until MIN_SEQUENTIAL packets with sequential sequence numbers have been
+    /// received." (RFC 3550, appendix A.1)
     #[cold]
     fn prove(&mut self, now_ns: u64, seq: SeqNum, time: RtpTime) -> Receipt {
         self.arrived_ns = now_ns;
@@ -144,23 +145,24 @@ impl Reception {
         self.expected_prior = 0;
         self.received_prior = 0;
         self.bad_seq = NO_SEQ;
-        // The timestamps may have restarted as well.
+        // The timestamps may have restarted too.
         self.has_previous = false;
     }
 
-    /// RFC 3550, section 6.4.1: "D(i,j) = (Rj - Ri) - (Sj - Si)", for this packet and the one that arrived before it.
+    /// Updates the jitter by "D(i,j) = (Rj - Ri) - (Sj - Si)" (RFC 3550, section 6.4.1), for this packet and the one that arrived before
+    /// it.
     #[inline]
     fn note_timing(&mut self, now_ns: u64, time: RtpTime) {
         if self.has_previous {
             let arrival_ns = now_ns.wrapping_sub(self.arrived_ns).cast_signed();
             let units = i128::from(time.distance_from(self.time));
-            // At most 2^31 units of at most 10^9 ns, which fits.
+            // There are at most 2^31 units of at most 10^9 ns, which fits.
             let sent_ns = ((units * i128::from(self.ns_per_unit_q32)) >> 32) as i64;
             let difference_ns = arrival_ns
                 .saturating_sub(sent_ns)
                 .unsigned_abs()
                 .min(TRANSIT_DIFFERENCE_NS_MAX);
-            // A.8: "s->jitter += d - ((s->jitter + 8) >> 4)", the scaled form, in 16ths of a nanosecond.
+            // This is the scaled form in RFC 3550, appendix A.8, "s->jitter += d - ((s->jitter + 8) >> 4)", in 16ths of a nanosecond.
             self.jitter_ns_q4 = self.jitter_ns_q4 - ((self.jitter_ns_q4 + 8) >> 4) + difference_ns;
         }
         self.has_previous = true;
@@ -168,8 +170,8 @@ impl Reception {
         self.time = time;
     }
 
-    /// Changes the clock rate of the timestamps. The jitter stays: in nanoseconds, it needs none of the conversion that RFC
-    /// 7160 describes.
+    /// Changes the clock rate of the timestamps. The jitter does not change, because in nanoseconds it needs none of the conversion that
+    /// RFC 7160 describes.
     pub fn set_clock_rate(&mut self, clock_rate_hz: u32) {
         let clock_rate_hz = clock_rate_hz.max(1);
         if clock_rate_hz != self.clock_rate_hz {
@@ -179,36 +181,36 @@ impl Reception {
         }
     }
 
-    /// Whether the source passed probation.
+    /// Whether the source has passed probation.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.probation == 0
     }
 
-    /// The highest sequence number so far. A maximum: a late packet does not lower it.
+    /// Returns the highest sequence number so far. A late packet does not lower it.
     #[must_use]
     pub fn highest(&self) -> ExtSeq {
         self.highest
     }
 
-    /// The highest sequence number as a report block carries it: 16 bits of wrap-arounds since the beginning, 16 bits
-    /// of number.
+    /// Returns the highest sequence number in the form of a report block: 16 bits with the number of wrap-arounds since the beginning, and
+    /// 16 bits of the number.
     #[must_use]
     pub fn highest_reported(&self) -> u32 {
-        // The cycles of an `ExtSeq` begin at 1, those of a report at 0.
+        // The cycles of an `ExtSeq` begin at 1, and those of a report at 0.
         (self.highest.0.wrapping_sub(1 << 16)) as u32
     }
 
-    /// Packets received since the beginning or the last restart, duplicates and late ones included.
+    /// Returns the number of packets received since the beginning or the last restart, duplicates and late ones included.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Packets expected by the sequence numbers since the beginning or the last restart.
+    /// Returns the number of packets that the sequence numbers imply since the beginning or the last restart.
     #[must_use]
     pub fn expected(&self) -> u64 {
-        // RFC 3550, A.3: "expected = extended_max - s->base_seq + 1"
+        // RFC 3550, appendix A.3: "expected = extended_max - s->base_seq + 1"
         if self.is_valid() {
             self.highest.0 - self.base.0 + 1
         } else {
@@ -216,20 +218,20 @@ impl Reception {
         }
     }
 
-    /// RFC 3550, A.3: "The number of packets lost is defined to be the number of packets expected less the number of
-    /// packets actually received". Negative when duplicates outnumber losses.
+    /// Returns the number of lost packets. "The number of packets lost is defined to be the number of packets expected less the number of
+    /// packets actually received" (RFC 3550, appendix A.3). It is negative if there are more duplicates than losses.
     #[must_use]
     pub fn lost(&self) -> i64 {
         self.expected().cast_signed() - self.received.cast_signed()
     }
 
-    /// Number of times that the sender restarted its numbers.
+    /// Returns the number of times that the sender restarted its numbers.
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         self.resyncs
     }
 
-    /// Arrival time of the last packet that counted or was on probation.
+    /// Returns the arrival time of the last packet that counted or was on probation.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         self.arrived_ns
@@ -241,10 +243,10 @@ impl Reception {
         self.received != self.received_prior
     }
 
-    /// The loss for a report; the report's interval ends here.
+    /// Returns the loss for a report, and ends the report's interval.
     pub fn take_loss(&mut self) -> Loss {
         let expected = self.expected();
-        // RFC 3550, A.3: "expected_interval = expected - s->expected_prior" and so on
+        // RFC 3550, appendix A.3: "expected_interval = expected - s->expected_prior" and so on
         let expected_interval = expected - self.expected_prior;
         let received_interval = self.received - self.received_prior;
         self.expected_prior = expected;
@@ -262,13 +264,13 @@ impl Reception {
         }
     }
 
-    /// Interarrival jitter in nanoseconds.
+    /// Returns the interarrival jitter in nanoseconds.
     #[must_use]
     pub fn jitter_ns(&self) -> u64 {
         self.jitter_ns_q4 >> 4
     }
 
-    /// Interarrival jitter in units of the timestamp, as reports carry it.
+    /// Returns the interarrival jitter in timestamp units, as reports have it.
     #[must_use]
     pub fn jitter_units(&self) -> u32 {
         let units = u128::from(self.jitter_ns_q4) * u128::from(self.clock_rate_hz)
@@ -276,15 +278,15 @@ impl Reception {
         u32::try_from(units).unwrap_or(u32::MAX)
     }
 
-    /// Units of the timestamp in a second.
+    /// Returns the number of timestamp units per second.
     #[must_use]
     pub fn clock_rate_hz(&self) -> u32 {
         self.clock_rate_hz
     }
 }
 
-/// Nanoseconds per timestamp unit, as a fixed-point number with 32 fractional bits. It replaces a division per packet with a
-/// multiplication and a shift. Even 2^31 units are off by half a nanosecond at most.
+/// Returns the nanoseconds per timestamp unit as a fixed-point number with 32 fractional bits. This replaces a division for each packet by
+/// a multiplication and a shift. Even for 2^31 units, the result is off by at most half a nanosecond.
 fn ns_per_unit_q32(clock_rate_hz: u32) -> u64 {
     (NS_PER_S << 32).div_euclid(u64::from(clock_rate_hz))
 }
@@ -298,7 +300,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const RATE_HZ: u32 = 8000;
 
-    /// A valid source that has received the packets 100 and 101.
+    /// Returns a valid source that has received the packets 100 and 101.
     fn valid() -> Reception {
         let mut reception = Reception::new(RATE_HZ);
         assert_eq!(handle(&mut reception, 100), Receipt::Probation);
@@ -306,7 +308,7 @@ mod tests {
         reception
     }
 
-    /// Packet `seq`, on time.
+    /// Handles packet `seq`, which arrives on time.
     fn handle(reception: &mut Reception, seq: u16) -> Receipt {
         let time = RtpTime(u32::from(seq) * 160);
         reception.handle(u64::from(seq) * 20 * MS, SeqNum(seq), time)
@@ -321,7 +323,7 @@ mod tests {
         assert_eq!(reception.expected(), 0);
         assert_eq!(handle(&mut reception, 9), Receipt::Validated);
         assert_eq!((reception.received(), reception.expected()), (1, 1));
-        // Over the wrap-around, too.
+        // The same holds at the wrap-around.
         let mut reception = Reception::new(RATE_HZ);
         assert_eq!(handle(&mut reception, 65_535), Receipt::Probation);
         assert_eq!(handle(&mut reception, 0), Receipt::Validated);
@@ -378,7 +380,7 @@ mod tests {
             assert_eq!(reception.highest_reported(), highest);
         }
         assert_eq!((highest, reception.lost()), (105, 0));
-        // A late packet from before the wrap-around neither adds nor removes a cycle.
+        // A late packet from before the wrap-around does not change the number of cycles.
         let mut reception = Reception::new(RATE_HZ);
         for seq in [65_533, 65_534, 0, 65_535, 1] {
             handle(&mut reception, seq);
@@ -405,12 +407,12 @@ mod tests {
         assert_eq!(calm_ns, Some(0));
     }
 
-    /// Another implementation cuts the time of arrival to 32 bits of microseconds, which wrap after 71 minutes and 35 seconds.
+    /// Another implementation cuts arrival times to 32 bits of microseconds, which wrap after 71 minutes and 35 seconds.
     #[test]
     fn jitter_stays_correct_for_three_hours() {
         let mut reception = Reception::new(RATE_HZ);
         let mut jitter_ns_max = 0;
-        // Three hours at 50 packets/s, from just before the timestamp wraps.
+        // The test lasts three hours at 50 packets/s, and starts just before the timestamp wraps.
         for packet in 0..3 * 3600 * 50_u64 {
             let time = RtpTime((packet as u32).wrapping_mul(160).wrapping_sub(1000));
             let shake_ns = packet % 3 * MS;
@@ -464,7 +466,7 @@ mod tests {
         }
     }
 
-    /// RFC 3550's definitions in words, without regard for cost.
+    /// The definitions of RFC 3550 in words, without regard to cost.
     struct Twin {
         base: i64,
         highest: i64,
@@ -474,7 +476,7 @@ mod tests {
     }
 
     proptest! {
-        /// Packets that are lost, doubled and reordered as a network may do.
+        /// The packets are lost, duplicated and reordered as in a network.
         #[test]
         fn counts_and_jitter_equal_the_naive_ones(
             start in any::<u16>(),
@@ -483,7 +485,7 @@ mod tests {
             fates in prop::collection::vec((0..10_u8, 0..40_u64, 0..3_000_000_u64), 10..400),
         ) {
             let units = i64::from(rate_hz / 50);
-            // (arrival, number). The first two packets always arrive in order, so that the source is valid.
+            // The values are arrival and number. The first two packets always arrive in order, so that the source is valid.
             let mut arrivals = vec![(0, 0_i64), (20 * MS, 1)];
             for (at, (fate, late, shake_ns)) in fates.iter().enumerate() {
                 let number = at as i64 + 2;

@@ -19,7 +19,7 @@ pub(super) struct Acceptor {
     thread: JoinHandle<()>,
 }
 
-/// Tells a connection when the process is stopping.
+/// Shows a connection whether the process is stopping.
 #[derive(Clone)]
 pub(super) struct Stopped(watch::Receiver<bool>);
 
@@ -34,7 +34,7 @@ impl Acceptor {
     /// Starts a thread called `name` that serves connections, within these limits.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn start<S, F>(
         name: &'static str,
         listener: std::net::TcpListener,
@@ -64,7 +64,7 @@ impl Acceptor {
         Ok(Acceptor { stop, name, thread })
     }
 
-    /// Stops accepting connections. Current connections get [`END_TIME_MAX`] to finish.
+    /// Stops accepting connections. Open connections get [`END_TIME_MAX`] to finish.
     pub(super) fn stop(self) {
         let _ = self.stop.send(true);
         if self.thread.join().is_err() {
@@ -104,7 +104,7 @@ async fn accept<S, F>(
                 tokio::task::yield_now().await;
             }
             Err(error) => {
-                // Descriptors may have run out, for example. Other connections may close during the pause.
+                // For example, descriptors may have run out. Other connections may close during the pause.
                 tracing::debug!(name, %error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -116,12 +116,12 @@ async fn accept<S, F>(
 
 fn prepare(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
-    // Without these, a client that does not read its replies, or whose machine is gone, would occupy its place for ever.
+    // Without these limits, a client that does not read its replies, or whose machine is gone, would keep its place for ever.
     let keepalive = socket2::TcpKeepalive::new().with_time(SILENCE);
     let set = socket
         .set_tcp_user_timeout(Some(UNREAD_TIME_MAX))
         .and_then(|()| socket.set_tcp_keepalive(&keepalive))
-        // Keeps events current: the kernel would otherwise buffer megabytes for a slow reader.
+        // Keep events current. The kernel would otherwise buffer megabytes for a slow reader.
         .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
     if let Err(error) = set {
         tracing::debug!(%error, "cannot set time-outs on a connection");
@@ -133,7 +133,7 @@ fn prepare(stream: &TcpStream) {
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(20);
 /// Maximum number of unsent bytes of a connection in the kernel.
 const UNSENT_BYTES_MAX: u32 = 64 * 1024;
-/// After this silence, keep-alive probes check the client's machine.
+/// After a silence of this length, keep-alive probes check whether the client's machine still exists.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Time limit for the last replies when the process stops.
 const END_TIME_MAX: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The senders of ng requests, and where replies go.
+//! The senders of ng requests, and the destinations of replies.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use threadbare_cluster::{Origin, Passed};
 pub(super) enum Asker {
     /// The source address of a datagram.
     Udp(SocketAddr),
-    /// The host of a TCP or HTTP client. The port does not count, because a repeated request may come on another connection.
+    /// The host of a TCP or HTTP client. Its port does not count, because a repeated request may come on another connection.
     Host(IpAddr),
 }
 
@@ -28,7 +28,7 @@ impl From<Origin> for Asker {
 }
 
 impl Asker {
-    /// Converts the sender for a request that is forwarded to another node.
+    /// Converts the sender to the form that is sent to another node with the request.
     pub(super) fn origin(self) -> Origin {
         match self {
             Asker::Udp(address) => Origin::Udp(address),
@@ -37,7 +37,7 @@ impl Asker {
     }
 }
 
-/// The destination of a reply.
+/// Where a reply goes.
 #[derive(Debug)]
 pub(super) enum ReplyTo {
     /// The reply is sent as a datagram.
@@ -46,7 +46,7 @@ pub(super) enum ReplyTo {
     Waiting(oneshot::Sender<Result<Vec<u8>, Unreplied>>),
 }
 
-/// Why a message gets no reply.
+/// The reason why a message gets no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreplied {
     /// The same request is still being processed.
@@ -69,7 +69,7 @@ pub(super) struct PendingReply {
     pub(super) begun_ns: u64,
     /// The call of the request, if this node is in a cluster.
     pub(super) call: Option<CallId>,
-    /// The message, in case it must be forwarded to the call's owner. `None`: this node answers in any case.
+    /// The message, in case it must be forwarded to the owner of the call. `None`: this node answers it in any case.
     pub(super) passed: Option<Passed>,
 }
 

@@ -26,7 +26,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 /// Returns the name of a call in the cluster.
 ///
 /// # Errors
-/// The name is too long for a key.
+/// Fails if the name is too long for a key.
 pub(super) fn name_of(id: &CallId) -> Result<CallName, String> {
     let name = encode(id);
     if name.len() <= NAME_BYTES_MAX {
@@ -39,7 +39,7 @@ pub(super) fn name_of(id: &CallId) -> Result<CallName, String> {
     }
 }
 
-/// Maximum length of a name. Call-IDs usually have some 60 bytes, and long names would make the keys in etcd large.
+/// Maximum length of a name. Call-IDs usually have some 60 bytes. Longer names would make the keys in etcd large.
 const NAME_BYTES_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -15,14 +15,14 @@ use threadbare_rtp::call::Clip;
 
 use threadbare_audio_file::audio_file::{FILE_BYTES_MAX, FileError, Opened, open};
 
-/// Identifies a file that is being loaded. Numbers are not reused.
+/// Identifies the loading of a file. Numbers are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct JobId(u64);
 
-/// The progress in loading a file.
+/// The progress of loading a file.
 #[derive(Debug)]
 pub(super) enum News {
-    /// The format was recognised. Contains the duration in ms, if known.
+    /// The format was recognised. Contains the duration in ms, if it is known.
     Opened(Option<u64>),
     /// All samples are decoded.
     Decoded(Clip),
@@ -44,7 +44,7 @@ impl Clips {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn new() -> std::io::Result<Clips> {
         let (jobs, jobs_taken) = sync_channel(JOBS_MAX);
         let (opened, opened_taken) = sync_channel(OPEN_MAX);
@@ -70,7 +70,7 @@ impl Clips {
         })
     }
 
-    /// Starts to load a source; [`poll`](Self::poll) returns its [`News`]. Returns `None` if too many sources are being loaded.
+    /// Starts to load a source, and returns the id of its [`News`]. Returns `None` if too many sources are being loaded.
     pub(super) fn fetch(&mut self, source: MediaSource) -> Option<JobId> {
         let id = JobId(self.next);
         match self.jobs.try_send((id, source)) {
@@ -87,7 +87,7 @@ impl Clips {
         &self.wake
     }
 
-    /// Returns the news since the last call.
+    /// Returns what has happened since the last call.
     pub(super) fn poll(&mut self) -> Vec<(JobId, News)> {
         let mut room = [0; 64];
         while (&self.wake).read(&mut room).is_ok_and(|read| read > 0) {}
@@ -110,9 +110,9 @@ impl Teller {
     }
 
     fn tell(&self, id: JobId, news: News) {
-        // The receiver is gone only if the process is ending.
+        // Sending fails only if the receiver is gone because the process is ending.
         let _ = self.news.send((id, news));
-        // If the socket is full, the receiver is awake anyway.
+        // Writing fails if the socket is full. Then the receiver is awake anyway.
         let _ = (&self.waker).write(&[0]);
     }
 }
@@ -225,7 +225,7 @@ fn find(source: MediaSource, cache: &Mutex<Cache>) -> Result<Found, FileError> {
     Ok(Found::New(Some(key), opened))
 }
 
-/// Identifies a version of a file: another file with the same name has another key.
+/// Identifies a version of a file. If the file is replaced, the new one has another key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     device: u64,
@@ -273,11 +273,11 @@ fn locked(cache: &Mutex<Cache>) -> std::sync::MutexGuard<'_, Cache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Maximum number of sources that wait to be opened: enough for a burst of calls that start with an announcement.
+/// Maximum number of sources that wait to be opened. It is enough for a burst of calls that start with an announcement.
 const JOBS_MAX: usize = 1024;
 /// Maximum number of open files that wait to be decoded.
 const OPEN_MAX: usize = 64;
-/// Maximum number of samples in the cache: 256 MiB. Files that are being played stay in memory in addition.
+/// Maximum number of samples in the cache: 256 MiB. Files that are being played stay in memory even if they leave the cache.
 const CACHED_SAMPLES_MAX: usize = 64 << 20;
 
 #[cfg(test)]
@@ -309,7 +309,7 @@ mod tests {
             .map(|inode| cache.get(&key(inode)).is_some())
             .collect();
         assert_eq!(held, [true, false, true, true]);
-        // A file that is inserted again counts once.
+        // A file that is inserted again is counted once.
         cache.insert(key(3), clip(third));
         assert_eq!(cache.samples, 3 * third);
     }

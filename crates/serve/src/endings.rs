@@ -26,13 +26,13 @@ pub(super) struct EndedStream {
     pub(super) added: [SideCounts; 2],
 }
 
-/// Calls that are ending. The queue is bounded by the number of ended streams, because each stream sends one message.
+/// Calls that are ending. Each stream sends one message at its end, so the number of ended streams bounds the queue.
 #[derive(Debug)]
 pub(super) struct Endings {
     tell: Sender<(StreamId, Option<Measured>)>,
     told: Receiver<(StreamId, Option<Measured>)>,
     wake: WakeSignal,
-    /// Streams whose last statistics are missing.
+    /// Streams whose last statistics have not come yet.
     open: BTreeMap<StreamId, (CallId, [SideCounts; 2])>,
     /// Statistics of ended streams, by call. A stream that ends before its call waits here for the call's end.
     read: BTreeMap<CallId, BTreeMap<StreamId, EndedStream>>,
@@ -74,7 +74,7 @@ impl Endings {
         });
     }
 
-    /// Registers the end of a call, after the ends of its streams.
+    /// Registers the end of a call. Call this after the ends of its streams.
     pub(super) fn end(&mut self, record: Box<CallRecord>) {
         self.records.push_back(record);
         self.wake.ring();
@@ -91,7 +91,7 @@ impl Endings {
             let Some((call, counted)) = self.open.remove(&stream) else {
                 continue;
             };
-            // The stream's thread could not read statistics, because the stream had failed.
+            // There are no statistics if the stream had failed.
             let Some(measured) = measured else {
                 continue;
             };
@@ -115,7 +115,7 @@ impl Endings {
     }
 }
 
-/// Sends the last statistics of a stream when it is dropped. If there are none, sends `None`.
+/// Sends the last statistics of a stream when it is dropped, or `None` if there are none.
 struct LastWord {
     stream: StreamId,
     measured: Option<Measured>,
@@ -131,5 +131,5 @@ impl Drop for LastWord {
     }
 }
 
-/// Maximum number of streams of a call in a CDR: the maximum number of dialogs, with some `m=` lines each.
+/// Maximum number of streams of a call in a CDR. It allows the maximum number of dialogs, with some `m=` lines each.
 const STREAMS_MAX: usize = 256;

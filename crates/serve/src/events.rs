@@ -51,7 +51,7 @@ pub(super) enum What {
 pub(super) struct Events {
     listeners: broadcast::Sender<Event>,
     up: BTreeSet<CallId>,
-    /// The silent parties for which `Lost` was sent.
+    /// The silent parties about which `Lost` was sent.
     lost: BTreeSet<(StreamId, usize)>,
 }
 
@@ -65,7 +65,7 @@ impl Events {
         }
     }
 
-    /// Subscribes to events from now on. `None`: the limit of listeners is reached.
+    /// Subscribes to events from now on. `None`: there are as many listeners as allowed.
     pub(super) fn listen(&self) -> Option<broadcast::Receiver<Event>> {
         let has_room = self.listeners.receiver_count() < LISTENERS_MAX;
         has_room.then(|| self.listeners.subscribe())
@@ -83,7 +83,7 @@ impl Events {
         }
     }
 
-    /// Sends news from a media thread to the listeners.
+    /// Passes news from a media thread to the listeners.
     pub(super) fn seen(&mut self, call: &CallId, news: &News) {
         if let What::Media { stream, side, .. } = news.what {
             self.lost.remove(&(stream, side as usize));
@@ -119,7 +119,7 @@ impl Events {
         }
     }
 
-    /// Handles that a call continues at another node.
+    /// Handles that another node has taken over a call.
     pub(super) fn leave(&mut self, call: &CallId) {
         self.up.remove(call);
     }
@@ -141,7 +141,7 @@ impl Events {
 
     fn tell(&self, at_ns: u64, call: &CallId, what: What) {
         let call = call.clone();
-        // Sending fails without listeners.
+        // Sending fails if there are no listeners.
         let _ = self.listeners.send(Event { call, at_ns, what });
     }
 }
@@ -170,7 +170,7 @@ impl Reports {
         Reports { tell, told, wake }
     }
 
-    /// Returns a handler that reports a stream's events, to run on its thread.
+    /// Returns a handler for a stream's thread, which reports the events of the stream.
     pub(super) fn handler(&self, stream: StreamId) -> impl FnMut(SessionEvent) + Send + use<> {
         let (tell, wake) = (self.tell.clone(), self.wake.clone());
         move |event| {
@@ -216,12 +216,12 @@ fn what(stream: StreamId, event: SessionEvent) -> Option<What> {
 
 /// Digits in the order of their event numbers (RFC 4733, section 3.2).
 const KEYS: &str = "0123456789*#ABCD";
-/// Maximum number of events that wait for a client: some seconds at 200 calls/s. A client that falls behind by more must read
-/// the list of calls again.
+/// Maximum number of events that wait for a client: some seconds' worth at 200 calls/s. A client that is further behind must read the list
+/// of calls again.
 const EVENTS_MAX: usize = 4096;
-/// Maximum number of clients. Each uses a connection.
+/// Maximum number of clients. Each takes a connection.
 const LISTENERS_MAX: usize = 32;
-/// Maximum number of waiting reports: enough for a slice in which the sources of some hundred calls start.
+/// Maximum number of waiting reports. It is enough for a slice in which the sources of some hundred calls start.
 const NEWS_MAX: usize = 4096;
 /// Silence after which a party counts as lost. It is longer than pauses in speech, and shorter than a proxy's time-outs. A
 /// sender that uses comfort noise (RFC 3389) sends a packet every few seconds even in pauses.
@@ -251,7 +251,7 @@ mod tests {
         events.heard(LOST_NS, &call, stream, side, 0);
         events.heard(LOST_NS + 1, &call, stream, side, 0);
         assert_eq!(told(&mut listener), [What::Lost { stream, side }]);
-        // The party is back, and lost again.
+        // The party returns, and falls silent again.
         events.heard(LOST_NS + 2, &call, stream, side, LOST_NS);
         events.heard(2 * LOST_NS, &call, stream, side, LOST_NS);
         assert_eq!(told(&mut listener), [What::Lost { stream, side }]);

@@ -1,5 +1,5 @@
-//! Sends endless HTTP replies to other nodes in pieces. Between nodes, each request has exactly one reply, so the other node
-//! requests piece after piece.
+//! Sends endless HTTP replies to other nodes in pieces. Between nodes, each request has exactly one reply. So the other node requests one
+//! piece after the other.
 //!
 //! ```text
 //!  node with the client: GET /v1/events --Piece, reader 7--> this node: reads its own HTTP response up to now
@@ -26,7 +26,7 @@ pub(super) struct Feeds {
     /// The name of this node.
     node: Arc<str>,
     of: Arc<Mutex<HashMap<u64, Feed>>>,
-    /// Maximum time that a request waits for data, and maximum time between requests of a reader.
+    /// The time that a request waits for data, and the maximum time between the requests of a reader.
     times: [Duration; 2],
 }
 
@@ -38,7 +38,7 @@ struct Feed {
 }
 
 impl Feeds {
-    /// Creates an empty list. `node`: the name of this node.
+    /// Creates an empty list. `node` is the name of this node.
     pub(super) fn new(node: &str) -> Feeds {
         Feeds {
             node: node.into(),
@@ -49,7 +49,7 @@ impl Feeds {
 
     /// Returns the next piece for a reader. The first piece of a reader starts `request`.
     pub(super) async fn piece(&self, http: Router, reader: u64, request: Request) -> Back {
-        // The feed can be removed meanwhile, because a reader requests one piece at a time.
+        // The feed can be taken out of the list meanwhile, because a reader requests one piece at a time.
         let known = self.lock().remove(&reader);
         let mut feed = match known {
             Some(feed) => feed,
@@ -76,7 +76,7 @@ impl Feeds {
         back
     }
 
-    /// Removes a reader that no longer requests pieces. A reader sends no message when it goes.
+    /// Waits until a reader requests no more pieces, and removes it. A reader sends no message when it goes.
     async fn forget(self, reader: u64) {
         sleep(self.times[1]).await;
         let mut feeds = self.lock();
@@ -126,12 +126,12 @@ impl Feed {
     }
 }
 
-/// Maximum number of readers at other nodes. It is higher than this node's limits for listeners.
+/// Maximum number of readers at other nodes. It is higher than the limits for listeners at this node.
 const FEEDS_MAX: usize = 64;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 const READER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Size at which a piece is sent. A message between nodes must be smaller than 1 MiB, and a chunk of a reply has some
-/// kilobytes.
+/// Size from which a piece is sent without waiting for more data. A message between nodes must be smaller than 1 MiB, and a chunk of a
+/// reply has some kilobytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 #[cfg(test)]

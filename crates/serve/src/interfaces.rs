@@ -14,12 +14,12 @@ use threadbare_config::InterfaceSpec;
 /// The ports of all interfaces.
 #[derive(Debug)]
 pub(super) struct Interfaces {
-    /// The interfaces as the registry sees them.
+    /// The interfaces as the registry gets them.
     told: Vec<Interface>,
     ranges: Vec<Range>,
-    /// Fence that all ports opened here send through.
+    /// Fence through which all ports opened here send.
     fence: Option<Fence>,
-    /// Whether ports may be opened before the machine has their addresses.
+    /// Whether ports may be opened before their addresses are assigned to the machine.
     precedes_addresses: bool,
     /// Ports that were opened in advance. The key is the advertised RTP address.
     ahead: HashMap<SocketAddr, LegPorts>,
@@ -39,7 +39,7 @@ impl Interfaces {
     /// Creates the interfaces without opening ports.
     ///
     /// # Errors
-    /// A port range is invalid.
+    /// Fails if a port range is invalid.
     pub(super) fn new(specs: &[InterfaceSpec]) -> Result<Interfaces, PortError> {
         let mut interfaces = Interfaces {
             told: Vec::new(),
@@ -57,7 +57,7 @@ impl Interfaces {
         self.fence = Some(fence);
     }
 
-    /// Allows ports to be opened before the machine has their addresses.
+    /// Allows ports to be opened before their addresses are assigned to the machine.
     pub(super) fn precede_addresses(&mut self) {
         self.precedes_addresses = true;
         self.ranges.iter().for_each(Range::precede_address);
@@ -76,7 +76,7 @@ impl Interfaces {
         }
     }
 
-    /// Closes the ports opened in advance that no call has used.
+    /// Closes the ports that were opened in advance and that no call has used.
     pub(super) fn close_ahead(&mut self) {
         self.ahead = HashMap::new();
     }
@@ -115,10 +115,10 @@ impl Interfaces {
         }
     }
 
-    /// Replaces the interfaces. In ranges that stay, ports in quarantine stay there. Open ports stay open.
+    /// Replaces the interfaces. Ports that are in quarantine stay so if their range stays. Open ports stay open.
     ///
     /// # Errors
-    /// A range is invalid. Nothing is changed.
+    /// Fails if a range is invalid. Nothing is changed.
     pub(super) fn change(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
         let stays = |spec: &InterfaceSpec| self.ranges.iter().position(|one| one.spec == *spec);
         let new = specs.iter().filter(|spec| stays(spec).is_none());
@@ -166,7 +166,7 @@ impl Range {
         [&self.pairs, &self.singles].into_iter()
     }
 
-    /// Returns the range for this use, then the other one. Both have the same numbers.
+    /// Returns the range for this use, and then the range for the other use. Both have the same numbers.
     fn of(&self, port_use: PortUse) -> [&PortRange; 2] {
         match port_use {
             PortUse::Pair => [&self.pairs, &self.singles],
@@ -310,7 +310,7 @@ mod tests {
             "{error}"
         );
         drop((opened, before));
-        // They are opened even if they are outside of the new range.
+        // These ports are opened even if they are outside of the new range.
         for (first, last) in [(20_000, 29_999), (40_000, 40_001)] {
             let mut after = of("a", [203, 0, 113, 7], first, last);
             let ports = after.reopen(&request, rtp, rtcp).expect("the same ports");
@@ -344,7 +344,7 @@ mod tests {
         };
         let spec = InterfaceSpec {
             name: "a".to_owned(),
-            // The range has so few ports that after a call all of them are in quarantine.
+            // The range has so few ports that after a call, all of them are in quarantine.
             ports: "20000-20007".parse().expect("a range"),
             ..InterfaceSpec::default()
         };
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Uses addresses of RFC 5737 and RFC 3849, which no machine has.
+    /// The addresses are those of RFC 5737 and RFC 3849, which no machine has.
     #[test]
     fn ports_are_opened_before_the_machine_has_their_address() {
         for (address, family) in [

@@ -1,6 +1,6 @@
-//! A media relay for SIP proxies. Calls are made, changed and ended by the ng protocol.
+//! A media relay for SIP proxies, which make, change and end calls by the ng protocol.
 //!
-//! Part of the gateway `threadbare`; not a public interface.
+//! The crate is a part of the gateway `threadbare`, and not a public interface.
 #![forbid(unsafe_code)]
 
 mod acceptor;
@@ -76,7 +76,7 @@ pub struct Server {
     control: Control<Service>,
     recorder: Recorder,
     liveness: Liveness<usize>,
-    /// The thread; it returns whether it ended without a failure.
+    /// The control thread, which returns whether it ended without a failure.
     thread: Option<JoinHandle<bool>>,
 }
 
@@ -84,7 +84,7 @@ impl Server {
     /// Opens the sockets and starts the threads. [`Event::Stop`] reports later failures.
     ///
     /// # Errors
-    /// A socket cannot be opened, or threads run out.
+    /// Fails if a socket cannot be opened, or threads run out.
     pub fn start(
         serving: &Serving,
         events: Sender<Event>,
@@ -155,7 +155,7 @@ impl Server {
         })
     }
 
-    /// Reopens the CDR file after it was moved away.
+    /// Opens the CDR file again, after it was moved away.
     pub fn reopen_records(&self) {
         let order = |service: &mut Service| {
             if let Some(records) = &mut service.records {
@@ -167,7 +167,7 @@ impl Server {
         }
     }
 
-    /// Asks the control thread whether it still works and how many calls it has. Does not wait: returns the answer to the
+    /// Asks the control thread whether it still works, and how many calls it has. This does not wait, so it returns the answer to the
     /// previous question.
     pub fn liveness(&mut self) -> Beat<usize> {
         let calls = |service: &mut Service| service.calls.len();
@@ -178,7 +178,7 @@ impl Server {
     /// and their delay.
     ///
     /// # Errors
-    /// A port range is invalid, or the control thread does not answer.
+    /// Fails if a port range is invalid, or the control thread does not answer.
     pub fn reload(&self, serving: &Serving) -> miette::Result<()> {
         open_roots(&self.recorder, serving)?;
         let serving = serving.clone();
@@ -248,7 +248,7 @@ struct TellsEnd {
 impl Drop for TellsEnd {
     fn drop(&mut self) {
         let cause = self.cause;
-        // This fails if the main thread has stopped the control thread and no longer listens.
+        // Sending fails if the main thread has stopped the control thread and no longer listens.
         let _ = self.events.send(Event::Stop { cause });
     }
 }
@@ -294,7 +294,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Finishes current requests, and stops. Call this after the service has been dropped.
+    /// Finishes current requests, and stops the threads. Call this after the service has been dropped.
     fn stop(self) {
         if let Some(http) = self.http {
             http.stop();
@@ -305,7 +305,7 @@ impl Connections {
     }
 }
 
-/// The body of the control thread.
+/// Runs the control thread. Returns whether it ended without a failure.
 fn control_calls(
     mut service: Service,
     told: &UnixStream,
@@ -379,7 +379,7 @@ fn open_records(serving: &Serving) -> miette::Result<Option<Records>> {
 
 /// Opens the state file, if one is configured.
 fn open_store(serving: &Serving) -> miette::Result<Option<(Store, Saved)>> {
-    // With service addresses, etcd stores the calls, because another node may continue them before this node is back.
+    // With service addresses, etcd stores the calls, because another node may take them over before this node is back.
     let is_elsewhere = !serving.service_addresses.is_empty();
     let path = serving.state.path(STATE_FILE);
     let opened = path
@@ -412,7 +412,7 @@ fn settings(serving: &Serving, identity: Identity) -> Settings {
     }
 }
 
-/// Maximum number of streams of unanswered offers. They get half of the ports, and each stream needs two pairs.
+/// Returns the maximum number of streams of unanswered offers. They get half of the ports, and each stream needs two pairs.
 fn unanswered_max(interfaces: &[InterfaceSpec]) -> usize {
     let pairs = |one: &InterfaceSpec| usize::from(one.ports.last - one.ports.first).div_ceil(2);
     let pairs: usize = interfaces.iter().map(pairs).sum();
@@ -423,7 +423,7 @@ fn unanswered_max(interfaces: &[InterfaceSpec]) -> usize {
 const STATE_FILE: &str = "calls.redb";
 /// Lower bound of [`unanswered_max`] for small port ranges: one call with some forks.
 const UNANSWERED_MIN: usize = 16;
-/// Time limit for a reload by the control thread; it needs that long only on an overloaded machine.
+/// Time limit for a reload by the control thread. It takes that long only on an overloaded machine.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -431,7 +431,7 @@ mod tests {
     use super::*;
     use threadbare_config::StateLocation;
 
-    /// If the process continued, calls would be unreachable without a visible failure.
+    /// If the process continued without its control thread, it would serve no calls, and no failure would be visible.
     #[test]
     fn a_panic_of_the_control_thread_ends_the_process_as_a_failure() {
         let (events, told) = channel();

@@ -1,5 +1,4 @@
-//! Checks that the control thread still works. A check queues a question among the thread's orders, and a later check reads the
-//! answer.
+//! Checks that the control thread still works. Each check queues a question among the thread's orders, and the next check reads the answer.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -7,18 +6,18 @@ use super::orders::Control;
 
 /// The last question to the control thread.
 pub(super) struct Liveness<T> {
-    /// Receives the answer. `None`: no question is queued.
+    /// Receives the answer to the question. `None`: no question is queued.
     question: Option<Receiver<T>>,
 }
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat<T> {
-    /// The last check asked nothing, because the queue was full, or this is the first check. A question is queued now.
+    /// A question is queued, and the previous check had queued none, because the queue was full or there was no previous check.
     Asked,
     /// The last question was answered, and a new one is queued.
     Answered(T),
-    /// The last question was not answered yet, or the queue is full.
+    /// The last question has not been answered yet, or the queue is full.
     None,
 }
 
@@ -45,7 +44,7 @@ impl<T: Send + 'static> Liveness<T> {
         };
         let (tell, told) = channel();
         let asked = control.order(move |owner| {
-            // This fails if the receiver is gone.
+            // Sending fails if the receiver is gone.
             let _ = tell.send(question(owner));
         });
         match asked {
@@ -53,7 +52,7 @@ impl<T: Send + 'static> Liveness<T> {
                 self.question = Some(told);
                 beat
             }
-            // If the queue is full, the thread is not emptying it.
+            // The queue is full, so the thread does not empty it.
             Err(_) => Beat::None,
         }
     }
@@ -77,7 +76,7 @@ mod tests {
         assert_eq!(look(), Beat::Asked);
         work(&orders, &mut 7);
         assert_eq!(look(), Beat::Answered(7));
-        // While the thread is stuck, further checks queue no further questions.
+        // While the thread is stuck, further checks do not queue more questions.
         assert_eq!(look(), Beat::None);
         assert_eq!(look(), Beat::None);
         assert_eq!(orders.take().len(), 1);

@@ -1,6 +1,6 @@
-//! The load of the media threads: the share of time in which they do not sleep.
+//! The load of the media threads, which is the share of time in which they do not sleep.
 
-/// Measures the load of the least busy thread. New calls go there, so the load of the others does not matter.
+/// Measures the load of the least busy thread. New calls go to this thread, so the load of the others does not matter.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     looked_ns: u64,
@@ -15,7 +15,7 @@ impl Load {
         now_ns.saturating_sub(self.looked_ns) >= WINDOW_NS
     }
 
-    /// Handles a sample. `busy_ns`: the busy time of each thread since its start.
+    /// Handles a sample. `busy_ns` contains the busy time of each thread since its start.
     pub(super) fn look(&mut self, now_ns: u64, busy_ns: Vec<u64>) {
         let elapsed_ns = now_ns.saturating_sub(self.looked_ns);
         let pairs = busy_ns.iter().zip(&self.busy_ns);
@@ -46,7 +46,7 @@ mod tests {
         let mut load = Load::default();
         assert!(load.is_due(S));
         load.look(S, vec![S / 2, 0]);
-        // The first sample has no previous one to compare with.
+        // The first sample has none before it to compare with.
         assert_eq!(load.percent(), 0);
         assert!(!load.is_due(2 * S - 1) && load.is_due(2 * S));
         load.look(3 * S, vec![S / 2 + S, S / 2]);

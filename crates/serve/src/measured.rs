@@ -21,7 +21,7 @@ pub(super) struct MeasuredSide {
     pub(super) counts: SideCounts,
     /// Time of the last RTP packet.
     pub(super) heard_ns: Option<u64>,
-    /// Destination of the RTP sent to the party: learned, or signalled.
+    /// Destination of the RTP for the party: its learned address, or else its signalled one.
     pub(super) rtp_to: Option<SocketAddr>,
     pub(super) ssrc: Option<u32>,
     /// Current interarrival jitter.
@@ -30,19 +30,19 @@ pub(super) struct MeasuredSide {
     pub(super) round_trip_ms: Option<f64>,
     /// Means since the start.
     pub(super) mean: Means,
-    /// Sum and number of the opinion scores in the mean.
+    /// Sum and number of the opinion scores that are in the mean.
     pub(super) scores: (f64, u64),
     /// Our reports on this party.
     pub(super) sender: Option<SenderView>,
     /// The party's last report on us.
     pub(super) listener: Option<ListenerView>,
-    /// The loudness of its audio; `None`: not measured, or nothing was received yet.
+    /// The loudness of the party's audio. `None`: not measured, or nothing was received yet.
     pub(super) loudness: Option<Loudness>,
-    /// Clock rate of the media sent to it, Hz.
+    /// Clock rate of the media that are sent to the party, Hz.
     pub(super) clock_rate_hz: Option<u32>,
 }
 
-/// Means of a party's media since the start. A value is `None` if no report came yet.
+/// Averages over a party's media since the start. A value is `None` if no report has come yet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Means {
     pub(super) mos: Option<f64>,
@@ -74,18 +74,18 @@ macro_rules! counts {
 }
 
 counts! {
-    /// RTP packets, or datagrams, from the party.
+    /// Number of RTP packets, or other datagrams, from the party.
     packets,
-    /// Bytes of `packets`, with headers.
+    /// Number of bytes in `packets`, with headers.
     bytes,
-    /// Datagrams that were refused.
+    /// Number of datagrams that were refused.
     refused,
     rtcp_packets,
-    /// RTP packets sent to the party.
+    /// Number of RTP packets that were sent to the party.
     packets_sent,
     lost,
     late,
-    /// Audio that was concealed because the party's packets were lost.
+    /// Duration of the audio that was concealed because the party's packets were lost, ns.
     concealed_ns,
 }
 
@@ -187,7 +187,8 @@ mod tests {
         };
         assert_eq!(counts(7, 2).since(&counts(4, 2)), counts(3, 0));
         assert_eq!(counts(5, 0).since(&counts(900, 3)), counts(5, 0));
-        // If the number of packets fell, even larger counts are those of the restarted stream.
+        // The number of packets has fallen, so the stream was restarted, and the other counts start again too, even if they are larger than
+        // before.
         assert_eq!(counts(5, 4).since(&counts(900, 3)), counts(5, 4));
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct MediaWorkers {
     streams: Streams,
     recordings: Recordings,
     endings: Endings,
-    /// Saves the streams' states. `None`: streams end with the process.
+    /// Saves the states of streams. `None`: streams end with the process.
     saver: Option<StateSaver>,
     reports: Reports,
 }
@@ -71,7 +71,7 @@ struct Running {
     spec: Box<StreamSpec>,
     /// The call's name, for the log.
     call: CallId,
-    /// For each party, the file that it hears in place of the other party.
+    /// For each party, the file that it hears instead of the other party.
     plays: [Played; 2],
     listeners: Listeners,
     history: QualityHistory,
@@ -83,7 +83,7 @@ struct Running {
     copies_to: CopiesTo,
 }
 
-/// Why a stream cannot be carried.
+/// The reason why a stream cannot be carried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
     #[error(transparent)]
@@ -100,7 +100,7 @@ impl MediaWorkers {
     /// Starts the media threads.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or the descriptors.
     pub(super) fn new(
         threads: u32,
         calls_max: u64,
@@ -134,7 +134,7 @@ impl MediaWorkers {
         self.endings.is_waiting()
     }
 
-    /// Returns the handle that sets the allowed destinations.
+    /// Returns the handle that sets the destinations to which media may be sent.
     pub(super) fn destinations(&self) -> Destinations {
         self.destinations.clone()
     }
@@ -155,12 +155,12 @@ impl MediaWorkers {
         }
     }
 
-    /// Number of media threads.
+    /// Returns the number of media threads.
     pub(super) fn threads(&self) -> usize {
         self.engine.shard_stats().len()
     }
 
-    /// Number of running streams.
+    /// Returns the number of running streams.
     pub(super) fn len(&self) -> usize {
         self.streams.len()
     }
@@ -303,7 +303,7 @@ impl MediaWorkers {
             return;
         };
         if running.spec.tos != spec.tos {
-            // This fails if the stream is gone, which is reported below.
+            // The command fails if the stream is gone, which is reported below.
             let _ = running.handle.set_tos(spec.tos.unwrap_or(TOS_USUAL));
         }
         let before = std::mem::replace(&mut running.spec, spec.clone());
@@ -359,13 +359,13 @@ impl MediaWorkers {
                 self.each_recording(stream, Recorder::pause);
             }
             StreamCommand::StopRecording { discard } => self.stop_recording(stream, discard),
-            // The file must be loaded first, so the service handles this command.
+            // The file must be loaded first, so the service handles this command itself.
             StreamCommand::Play { .. } => {}
         }
     }
 
-    /// Registers a play. It replaces the current one when its samples are loaded. `file`: the name of the file; `None` if the
-    /// next process cannot find the file. Returns `None` if the stream is gone.
+    /// Registers a play. When its samples are loaded, it replaces the current play. `file` is the name of the file, or `None` if the next
+    /// process cannot find it. Returns `None` if the stream is gone.
     pub(super) fn new_play(
         &mut self,
         stream: StreamId,
@@ -412,7 +412,7 @@ impl MediaWorkers {
         }
     }
 
-    /// Returns the stream of a play, unless another play has replaced the play.
+    /// Returns the stream of a play, unless another play has replaced this one.
     fn running_play(&mut self, play: &Play) -> Option<&mut Running> {
         let running = self.streams.get_mut(&play.stream)?;
         running.plays[play.to as usize]
@@ -443,10 +443,10 @@ impl MediaWorkers {
         Some(&self.streams.get(&stream)?.history)
     }
 
-    /// Adds a listener to both sides of a stream from now on. Returns the rate in Hz that fits both sides.
+    /// Adds a listener to both sides of a stream from now on. Returns the sample rate for both sides, in Hz, and the listener.
     ///
     /// # Errors
-    /// The stream cannot be listened to.
+    /// Fails if the stream cannot be listened to.
     pub(super) fn listen(&self, stream: StreamId) -> Result<(u32, Listening), Unheard> {
         let running = self.streams.get(&stream).ok_or(Unheard::NotRunning)?;
         listeners::check(&running.spec)?;
@@ -458,7 +458,7 @@ impl MediaWorkers {
     /// Delivers late packets from the node that carried a stream before.
     pub(super) fn deliver(&self, stream: StreamId, late_packets: Vec<LatePacket>) {
         if let Some(running) = self.streams.get(&stream) {
-            // `with` delivers them at once, because they are already late. If the stream is gone, they are dropped.
+            // `with` delivers the packets at once, because they are already late. If the stream is gone, they are dropped.
             drop(
                 running
                     .handle
@@ -504,8 +504,8 @@ impl MediaWorkers {
             .collect()
     }
 
-    /// Returns for each stream when media were last received, and the counts since the last call of this method. Waits for the
-    /// streams' threads.
+    /// Returns for each stream when media were last received, and the counts since the last call of this method. Waits for the threads of
+    /// the streams.
     pub(super) fn heard(&mut self) -> Vec<(StreamId, Media, [SideCounts; 2])> {
         let asked: Vec<_> = self.ask(self.streams.keys().copied()).collect();
         let mut heard = Vec::new();
@@ -585,7 +585,7 @@ fn say_bye(handle: &CallHandle<MediaSession>) {
     });
 }
 
-/// Applies the parts of a specification that are not settings of a new session, such as keys and holds.
+/// Applies those parts of a specification that are not settings of a new session, such as keys and holds.
 fn settle(session: &mut MediaSession, now_ns: u64, side: Side, spec: &StreamSpec) {
     let own = spec::of(spec, side);
     let keys = spec::keys(&own.srtp);

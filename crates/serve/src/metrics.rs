@@ -41,7 +41,7 @@ pub(super) struct Snapshot {
     pub(super) streams: u64,
     pub(super) transcoded: u64,
     pub(super) is_draining: bool,
-    /// Offered calls since the start.
+    /// Number of offered calls since the start.
     pub(super) offered: u64,
     pub(super) refused: u64,
     pub(super) errors: u64,
@@ -495,15 +495,15 @@ fn seconds() -> Histogram {
 }
 
 const MS_PER_S: f64 = 1e3;
-/// Bounds for the time to a reply: an offer takes some 100 µs, and a proxy repeats a request after half a second.
+/// Bounds for the time to a reply. An offer takes some 100 µs, and a proxy repeats a request after half a second.
 const REQUEST_S: [f64; 12] = [
     0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0,
 ];
 /// Bounds for the duration of calls, from an unanswered call to a conference.
 const DURATION_S: [f64; 9] = [1.0, 5.0, 15.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 7200.0];
-/// Bounds for opinion scores: steps that callers notice (G.107, annex B). The best score of G.711 is 4.3.
+/// Bounds for opinion scores. The steps are differences that callers notice (G.107, annex B). The best score of G.711 is 4.3.
 const MOS: [f64; 9] = [1.0, 2.0, 2.6, 3.1, 3.6, 4.0, 4.2, 4.3, 4.5];
 const JITTER_S: [f64; 8] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.2];
-/// Bounds for round-trip times. According to G.114, a one-way delay of up to 150 ms is fine, and more than 400 ms is not.
+/// Bounds for round-trip times. By G.114, a one-way delay of up to 150 ms is fine, and one of more than 400 ms is not.
 const ROUND_TRIP_S: [f64; 8] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 0.8, 2.0];
 const LOSS: [f64; 8] = [0.0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3];

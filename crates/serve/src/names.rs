@@ -2,17 +2,17 @@
 
 use threadbare_config::RecordingFormat;
 
-/// Error: the requested file name is not allowed.
+/// The error if a requested file name is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "recording-file {0:?} is not allowed; expected the name of a WAV, Matroska (.mka) or pcap file of up to {NAME_BYTES_MAX} bytes, without folders and without a leading dot"
 )]
 pub(super) struct NameError(String);
 
-/// Returns the file name and format of a recording: those requested, or a name made from the Call-ID and a random number.
+/// Returns the file name and format of a recording. They are the requested ones, or a name made from the Call-ID and a random number.
 ///
 /// # Errors
-/// The requested name contains a folder, starts with a dot, is too long, or has the extension of another format.
+/// Fails if the requested name contains a folder, starts with a dot, is too long, or has the extension of another format.
 pub(super) fn file_name(
     asked: Option<&str>,
     call: &str,
@@ -44,7 +44,7 @@ pub(super) fn file_name(
     }
 }
 
-/// Maximum length of a requested name. File systems allow 255 bytes, including the suffixes that the recorder adds.
+/// Maximum length of a requested name. File systems allow 255 bytes for the name with the suffixes that the recorder adds.
 const NAME_BYTES_MAX: usize = 200;
 /// Maximum number of characters of the Call-ID in a file name.
 const CALL_CHARS_MAX: usize = 100;

@@ -1,4 +1,4 @@
-//! The ng protocol over TCP. A connection carries messages one after another; each is answered before the next is read.
+//! The ng protocol over TCP. A connection carries messages one after another. Each message is answered before the next one is read.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,7 +20,7 @@ use threadbare_process::places::{Limits, Place};
 /// Opens a listening socket.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// Fails if the address cannot be bound.
 pub(super) fn open(address: SocketAddr) -> miette::Result<TcpListener> {
     TcpListener::bind(address)
         .into_diagnostic()
@@ -30,7 +30,7 @@ pub(super) fn open(address: SocketAddr) -> miette::Result<TcpListener> {
 /// Serves connections on a separate thread.
 ///
 /// # Errors
-/// Threads or descriptors run out.
+/// Fails if the system cannot provide the threads or descriptors.
 pub(super) fn start(listener: TcpListener, control: Control<Service>) -> io::Result<Acceptor> {
     Acceptor::start(
         "ng-tcp",
@@ -47,7 +47,7 @@ pub(super) fn start(listener: TcpListener, control: Control<Service>) -> io::Res
     )
 }
 
-/// Why this side closes a connection.
+/// The reason why this side closes a connection.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error(transparent)]
@@ -69,7 +69,7 @@ async fn talk(
     control: &Control<Service>,
     mut stopped: Stopped,
 ) -> Result<(), Ended> {
-    // A connection of a host that is not in the list is closed at once.
+    // If the host of a connection is not in the list, the connection is closed at once.
     if !control.ask(move |service| service.allows(peer)).await? {
         return Ok(());
     }
@@ -100,7 +100,7 @@ async fn talk(
             written.map_err(|_| Ended::Late("the client does not read its replies"))??;
         }
         match framer.is_within() {
-            // Part of a message was already there: its deadline stays, so that it cannot arrive for ever.
+            // The message had already begun, so its deadline stays. Otherwise, it could arrive for ever.
             true if was_within && !answered => {}
             true => until = Instant::now() + MESSAGE_TIME_MAX,
             false => until = Instant::now() + IDLE_TIME_MAX,
@@ -108,8 +108,8 @@ async fn talk(
     }
 }
 
-/// Sends a message to the control thread, and returns the reply. `None`: the message repeats a request, and the reply goes to
-/// the first one.
+/// Sends a message to the control thread, and returns the reply. `None`: the message repeats a request, and the reply goes to the first
+/// sender.
 async fn exchange(
     control: &Control<Service>,
     peer: SocketAddr,
@@ -141,6 +141,6 @@ const LIMITS: Limits = Limits {
 const READ_BYTES: usize = 16 * 1024;
 /// Time limit from the first byte of a request to its last one.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time limit between requests: proxies keep connections open, even through a quiet night.
+/// Time limit between requests. Proxies keep connections open, even through a quiet night.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);

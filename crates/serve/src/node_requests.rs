@@ -26,7 +26,7 @@ use threadbare_cluster::{
 /// The handle through which the cluster's thread reaches the control thread.
 pub(super) struct NodeRequests {
     control: Control<Service>,
-    /// The HTTP routes without access control: the sending node has checked the client.
+    /// The HTTP routes without access control, because the sending node has already checked the client.
     http: Router,
     feeds: Feeds,
 }
@@ -38,7 +38,7 @@ impl fmt::Debug for NodeRequests {
 }
 
 impl NodeRequests {
-    /// Creates the handle. `node`: the name of this node.
+    /// Creates the handle. `node` is the name of this node.
     pub(super) fn new(control: Control<Service>, http: Router, node: &str) -> NodeRequests {
         let feeds = Feeds::new(node);
         NodeRequests {
@@ -79,7 +79,7 @@ impl CallService for NodeRequests {
 
     fn claimed(&self, call: &CallName, claimed: Claimed) {
         let call = call.clone();
-        // The result must not be lost, because replies wait for it.
+        // The result must not be lost, because other nodes wait for it.
         self.control
             .order_surely(move |service: &mut Service| service.handle_claimed(&call, claimed));
     }
@@ -122,12 +122,12 @@ impl CallService for NodeRequests {
     }
 }
 
-/// Whether this node has the call. `true` for a request without a call.
+/// Whether this node has the call. Returns `true` for a request that is not about a call.
 async fn is_here(control: &Control<Service>, call: Option<&CallName>) -> bool {
     let Some(call) = call else { return true };
     let id = decode(&call.0);
     let asked = control.ask(move |service| service.calls.has(&id));
-    // If the control thread does not answer, this node accepts the request, and the reply to it gives the reason.
+    // If the control thread does not answer, this node accepts the request, and the reply states the problem.
     asked.await.unwrap_or(true)
 }
 
@@ -157,7 +157,7 @@ async fn answer_message(
     }
 }
 
-/// Converts a forwarded request to a request that this node's routes accept.
+/// Converts a forwarded request to one for this node's routes.
 fn built(request: HttpRequest) -> Option<Request> {
     let HttpRequest {
         method,
@@ -202,5 +202,5 @@ async fn answer_http(http: Router, request: HttpRequest) -> Back {
     }
 }
 
-/// Maximum size of an answer: a message between nodes must be smaller than 1 MiB.
+/// Maximum size of an answer. A message between nodes must be smaller than 1 MiB.
 const ANSWER_BYTES_MAX: usize = 1_000_000;

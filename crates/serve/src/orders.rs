@@ -1,4 +1,4 @@
-//! Orders of other threads to the control thread, which owns the calls. An order is a closure that runs between two requests.
+//! Orders from other threads to the control thread, which owns the calls. An order is a closure that runs between two requests.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::waker::WakeSignal;
 /// A closure for the control thread, which owns an `S`.
 type Order<S> = Box<dyn FnOnce(&mut S) + Send>;
 
-/// Why an order was not carried out.
+/// The reason why an order was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDone {
     /// The queue is full.
@@ -58,7 +58,7 @@ impl<S> Control<S> {
     /// Queues an order without waiting for it.
     ///
     /// # Errors
-    /// The queue is full, or the control thread has ended.
+    /// Fails if the queue is full, or the control thread has ended.
     pub(super) fn order(&self, order: impl FnOnce(&mut S) + Send + 'static) -> Result<(), NotDone> {
         match self.queue.try_send(Box::new(order)) {
             Ok(()) => {
@@ -73,7 +73,7 @@ impl<S> Control<S> {
     /// Queues an order, and waits for its result. The order is skipped if the caller has stopped waiting.
     ///
     /// # Errors
-    /// The queue is full, or the control thread has ended.
+    /// Fails if the queue is full, or the control thread has ended.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut S) -> T + Send + 'static,
@@ -88,12 +88,12 @@ impl<S> Control<S> {
     }
 }
 
-/// An order that is waiting for room in the queue, or that is queued. `None` after it has run.
+/// An order that waits for room in the queue, or is in the queue. `None`: it has run.
 type QueuedOrder<F> = Arc<Mutex<Option<F>>>;
 
 impl<S: 'static> Control<S> {
-    /// Queues an order that must not be lost. If the queue is full, the order waits for room; it is lost only if the control
-    /// thread has ended. Must be called on a tokio runtime. At most as many orders wait as there are requests in progress.
+    /// Queues an order that must not be lost. If the queue is full, the order waits for room. It is lost only if the control thread has
+    /// ended. Call this on a tokio runtime. At most as many orders wait as there are requests in progress.
     pub(super) fn order_surely(&self, order: impl FnOnce(&mut S) + Send + 'static) {
         let queued = Arc::new(Mutex::new(Some(order)));
         if self.try_order(&queued) {
@@ -121,7 +121,7 @@ impl<S: 'static> Control<S> {
 }
 
 impl<S> Orders<S> {
-    /// Returns up to [`BURST`] waiting orders. If there are more, signals the wake-up again, so clear it before this call.
+    /// Returns up to [`BURST`] queued orders. If there are more, signals the wake-up again. So clear the signal before this call.
     pub(super) fn take(&self) -> Vec<Order<S>> {
         let taken: Vec<Order<S>> = self.queue.try_iter().take(BURST).collect();
         if taken.len() == BURST {
@@ -131,11 +131,11 @@ impl<S> Orders<S> {
     }
 }
 
-/// Maximum number of queued orders: one for each HTTP connection, and as many again of clients that have gone.
+/// Maximum number of queued orders. It allows one for each HTTP connection, and as many for clients that have gone.
 const ORDERS_MAX: usize = 512;
-/// Pause before a full queue is tried again.
+/// Pause before another attempt to use a full queue.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Maximum number of orders in a row before requests of proxies are handled.
+/// Maximum number of orders that are carried out before the next requests of proxies.
 const BURST: usize = 64;
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
         }
         assert_eq!(control.order(|_| ()), Err(NotDone::Busy));
         assert_eq!(poll(control.ask(|_| ())), Poll::Ready(Err(NotDone::Busy)));
-        // Orders are taken in batches; the others wait.
+        // Orders are taken in batches, and the remaining ones wait.
         assert_eq!(run(&orders, &mut done), BURST);
         while run(&orders, &mut done) > 0 {}
         assert_eq!(done.len(), ORDERS_MAX);
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(control.order(|_| ()), Err(NotDone::Gone));
     }
 
-    /// If the order were lost, the receiver of a reply would wait for ever.
+    /// If a required order were lost, the receiver of its reply would wait for ever.
     #[test]
     fn required_order_waits_for_room() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));
@@ -220,7 +220,7 @@ mod tests {
         });
     }
 
-    /// For example, a client that has gone must not end a call later.
+    /// Otherwise, an order of a client that has gone could end a call later, for example.
     #[test]
     fn order_without_a_waiter_is_skipped() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));

@@ -1,5 +1,5 @@
-//! Play requests that wait for their file. A request is answered when the format of the file is known. The file is played when
-//! it is decoded.
+//! Play requests that wait for their file. A request is answered when the format of the file is known, and the file is played when it has
+//! been decoded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ pub(super) struct Play {
     pub(super) to: Side,
     /// Number of the play for this party. A play or stop with a higher number replaces it.
     pub(super) number: u64,
-    /// The name of the file. `None`: the next process could not find the file.
+    /// The name of the file. `None`: the next process cannot find the file.
     pub(super) file: Option<Arc<str>>,
     /// Number of repetitions.
     pub(super) times: u32,
@@ -30,13 +30,13 @@ pub(super) struct Play {
 #[derive(Debug)]
 pub(super) struct Unanswered {
     pub(super) pending: PendingReply,
-    /// The reply on success.
+    /// The reply if the file can be played.
     pub(super) reply: Reply,
 }
 
 impl Unanswered {
-    /// Adds the duration to the reply. "the response dictionary may contain the key `duration` if the length of the media file
-    /// could be determined", in milliseconds.
+    /// Adds the duration to the reply, in milliseconds. "the response dictionary may contain the key `duration` if the length of the media
+    /// file could be determined".
     fn answer(mut self, duration_ms: Option<u64>) -> Step {
         if let (Reply::Ok(keys), Some(ms)) = (&mut self.reply, duration_ms) {
             keys.push("duration", i64::try_from(ms).unwrap_or(i64::MAX));
@@ -50,12 +50,12 @@ fn duration_ms(clip: &Clip) -> u64 {
     frames as u64 * 1000 / u64::from(clip.rate_hz.max(1))
 }
 
-/// The next step for a request or file.
+/// What to do next about a request or file.
 #[derive(Debug)]
 pub(super) enum Step {
     Answer(Unanswered),
     Play(Play, Clip),
-    /// The play failed. If the reply was already sent, contains the reason for the log.
+    /// The play failed. The text is for the log. `None`: the reply contains the reason.
     Failed(Play, Option<String>),
 }
 
@@ -64,13 +64,13 @@ pub(super) enum Step {
 pub(super) struct Plays {
     clips: Clips,
     waiting: BTreeMap<JobId, Waiting>,
-    /// Files that the previous process was playing and that wait to be loaded, because too many are being loaded now.
+    /// Files that the previous process was playing, and that wait because too many files are being loaded now.
     later: VecDeque<(MediaSource, Vec<Play>)>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    /// The request that waits for its reply, and the latest time for the reply.
+    /// The request that waits for its reply, and the time at which it must be answered.
     unanswered: Option<(Unanswered, u64)>,
     plays: Vec<Play>,
     name: String,
@@ -80,7 +80,7 @@ impl Plays {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn new() -> std::io::Result<Plays> {
         Ok(Plays {
             clips: Clips::new()?,
@@ -101,7 +101,7 @@ impl Plays {
         due.min()
     }
 
-    /// Starts to load a source. The request is answered later. If too many files are being loaded, returns its reply at once.
+    /// Starts to load a source. The request is answered later. If too many files are being loaded, returns the reply at once.
     pub(super) fn begin(
         &mut self,
         now_ns: u64,
@@ -135,7 +135,7 @@ impl Plays {
         while let Some((source, plays)) = self.later.pop_front() {
             let name = name_of(&source);
             let Some(id) = self.clips.fetch(source.clone()) else {
-                // There will be room after the next file is loaded.
+                // It is tried again when a file has been loaded.
                 self.later.push_front((source, plays));
                 return;
             };
@@ -153,7 +153,7 @@ impl Plays {
         let mut steps = Vec::new();
         for (id, news) in self.clips.poll() {
             let Some(waiting) = self.waiting.get_mut(&id) else {
-                continue; // The request was given up.
+                continue; // Nothing waits for this file any more.
             };
             let unanswered = waiting.unanswered.take().map(|(one, _)| one);
             match news {
@@ -184,7 +184,7 @@ impl Plays {
         steps
     }
 
-    /// Answers requests whose files are not open in time.
+    /// Answers the requests whose files were not opened in time.
     fn give_up(&mut self, now_ns: u64) -> Vec<Step> {
         let is_late = |_: &JobId, waiting: &mut Waiting| {
             let unanswered = waiting.unanswered.as_ref();

@@ -1,5 +1,5 @@
-//! The policy for media destinations. [`MediaPolicy`] has the rules. This module supplies the configuration, this process's
-//! sockets and the machine's addresses.
+//! The policy for media destinations. [`MediaPolicy`] contains the rules. This module supplies the configured rules, the sockets of this
+//! process, and the addresses of the machine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// Creates a policy with only the fixed rules.
+    /// Creates a policy that has only the fixed rules.
     pub(super) fn new(destinations: Destinations) -> Policy {
         Policy {
             rules: MediaRules::default(),
@@ -33,7 +33,7 @@ impl Policy {
         }
     }
 
-    /// Reads the machine's addresses, and applies changes. Returns the policy if it changed.
+    /// Reads the machine's addresses, and applies changes to the relay. Returns the policy if it has changed.
     pub(super) fn refresh<'a>(
         &mut self,
         interfaces: impl Iterator<Item = &'a InterfaceSpec>,
@@ -76,7 +76,7 @@ fn addresses() -> (Vec<IpAddr>, Vec<IpAddr>) {
         own.extend(one.address.as_ref().and_then(ip));
         broadcasts.extend(one.broadcast.as_ref().and_then(ip));
     }
-    // Some clouds assign a network with a single address, which is then also the broadcast address.
+    // Some clouds assign a network that consists of a single address. This address is then the broadcast address too.
     broadcasts.retain(|broadcast| !own.contains(broadcast));
     (own, broadcasts)
 }

@@ -5,7 +5,7 @@ use threadbare_base::NS_PER_S;
 
 use super::measured::{Measured, MeasuredSide};
 
-/// The quality of a stream's parties, with one point every few seconds. It is small, because each stream of each call has one.
+/// The quality of a stream's parties, with one point every few seconds. It is small, because it exists for each stream of each call.
 #[derive(Debug, Default)]
 pub(super) struct QualityHistory {
     points: VecDeque<Point>,
@@ -21,7 +21,7 @@ pub(super) struct Point {
     pub(super) sides: [Heard; 2],
 }
 
-/// The quality of a party at a point, rounded to steps that people can perceive.
+/// The quality of a party at a point, rounded to differences that people can perceive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Heard {
     mos_hundredths: u16,
@@ -30,17 +30,17 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// The mean opinion score. `None`: no report was due.
+    /// Returns the mean opinion score. `None`: no report was due.
     pub(super) fn mos(self) -> Option<f64> {
         (self.mos_hundredths > 0).then(|| f64::from(self.mos_hundredths) / 100.0)
     }
 
-    /// The share of the party's packets that were lost or late. `None`: no packets came.
+    /// Returns the share of the party's packets that were lost or late. `None`: no packets came.
     pub(super) fn loss_percent(self) -> Option<f64> {
         (self.loss_tenths != NOTHING).then(|| f64::from(self.loss_tenths) / 10.0)
     }
 
-    /// Interarrival jitter. `None`: no packets came.
+    /// Returns the interarrival jitter. `None`: no packets came.
     pub(super) fn jitter_ms(self) -> Option<f64> {
         (self.loss_tenths != NOTHING).then(|| f64::from(self.jitter_tenths) / 10.0)
     }
@@ -97,7 +97,7 @@ fn heard(before: &MeasuredSide, now: &MeasuredSide) -> Heard {
     }
 }
 
-/// Minimum time between points: the interval of RTCP reports (RFC 3550, section 6.2).
+/// Minimum time between points. It is the interval of RTCP reports (RFC 3550, section 6.2).
 const STEP_NS: u64 = 5 * NS_PER_S;
 /// Maximum number of points: ten minutes, in 2 KiB.
 const POINTS_MAX: usize = 120;
@@ -122,7 +122,7 @@ mod tests {
         history.note(0, &measured(100, 0, (4.4, 1)));
         history.note(STEP_NS - 1, &measured(900, 900, (4.4, 1)));
         assert_eq!(history.last(), None);
-        // Two more scores came, 4 and 3; a tenth of the packets was lost.
+        // Two more scores have come, 4 and 3, and a tenth of the packets was lost.
         history.note(STEP_NS, &measured(325, 25, (11.4, 3)));
         let [a, b] = history.last().expect("a point").sides;
         let told = (a.mos(), a.loss_percent(), a.jitter_ms());
@@ -131,7 +131,7 @@ mod tests {
             (b.mos(), b.loss_percent(), b.jitter_ms()),
             (None, None, None)
         );
-        // No packets come; then the stream restarts.
+        // No packets come, and then the stream is restarted.
         history.note(2 * STEP_NS, &measured(325, 25, (11.4, 3)));
         assert_eq!(
             history.last().expect("a point").sides[0].loss_percent(),

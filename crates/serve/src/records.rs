@@ -58,7 +58,7 @@ impl Records {
     /// Opens the file, or creates it. Lines are appended.
     ///
     /// # Errors
-    /// The file cannot be opened, or threads run out.
+    /// Fails if the file cannot be opened, or threads run out.
     pub(super) fn open(path: &Path) -> io::Result<Records> {
         let book = Book {
             file: open(path)?,
@@ -81,7 +81,7 @@ impl Records {
         self.tell(Message::Ended(Box::new(ended), wall));
     }
 
-    /// Reopens the file under the same name.
+    /// Opens the file again under the same name.
     pub(super) fn reopen(&mut self) {
         self.tell(Message::Reopen);
     }
@@ -109,7 +109,7 @@ impl Drop for Records {
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    // Only owner and group may read who called whom.
+    // Only the owner and the group may read who called whom.
     options.append(true).create(true).mode(0o640);
     options.open(path)
 }
@@ -193,6 +193,6 @@ fn line(ended: EndedCall, wall: Wall) -> Vec<u8> {
     bytes
 }
 
-/// Maximum number of queued CDRs: some seconds of a blocked disk at a thousand calls a second, in some 10 MiB.
+/// Maximum number of queued CDRs. It covers some seconds of a blocked disk at a thousand calls a second, and takes some 10 MiB.
 const WAITING_MAX: usize = 4096;
 const LINES_PER_SECOND: u32 = 1;

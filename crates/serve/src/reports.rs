@@ -57,13 +57,13 @@ impl ListenerReport {
     }
 }
 
-/// Converts a fraction to percent. RFC 3550, section 6.4.1: "expressed as a fixed point number with the binary point at the
-/// left edge of the field."
+/// Converts a fraction to percent. It is "expressed as a fixed point number with the binary point at the left edge of the field" (RFC 3550,
+/// section 6.4.1).
 fn percent(fraction_lost: u8) -> f64 {
     tenths(f64::from(fraction_lost) * 100.0 / 256.0)
 }
 
-/// Rounds to one decimal, because more would suggest a false accuracy.
+/// Rounds to one decimal. More decimals would suggest a precision that the value does not have.
 pub(super) fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

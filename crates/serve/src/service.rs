@@ -45,15 +45,15 @@ use threadbare_cluster::Passed;
 use threadbare_config::{InterfaceSpec, MediaRules, RecordingFormat};
 use threadbare_process::limit::{LineLimit, Verdict};
 
-/// The node that answers a message.
+/// Which node answers a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The node that owns the call.
+    /// The node that owns the call answers.
     Cluster,
-    /// This node, because another node has forwarded the message.
+    /// This node answers, because another node has forwarded the message.
     Node,
-    /// This node, because another node has forwarded the message. According to the cluster, this node has this call, or is
-    /// about to get it.
+    /// This node answers, because another node has forwarded the message. The cluster says that this node has the call, or is about to get
+    /// it.
     Known(CallId),
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Creates the service; it answers nothing yet.
+    /// Creates the service. It answers nothing before [`run`](Self::run).
     pub(super) fn new(
         calls: Calls<LegPorts>,
         media: MediaWorkers,
@@ -149,17 +149,17 @@ impl Service {
         self.metrics.clone()
     }
 
-    /// Sets the networks that may send requests. Empty: all hosts.
+    /// Sets the networks that may send requests. If `allow` is empty, all hosts may.
     pub(super) fn allow_only(&mut self, allow: Vec<Network>) {
         self.allow = allow;
     }
 
-    /// Sets the limit of lateness. New calls are refused if the slices of all media threads are later.
+    /// Sets the limit of lateness. New calls are refused if the slices of all media threads are later than that.
     pub(super) fn set_lateness_max(&mut self, lateness_max: Duration) {
         self.lateness_max = lateness_max;
     }
 
-    /// Sets the limit of load. New calls are refused if all media threads are busier.
+    /// Sets the limit of load. New calls are refused if all media threads are busier than that.
     pub(super) fn set_cpu_percent_max(&mut self, cpu_percent_max: u32) {
         self.cpu_percent_max = cpu_percent_max;
     }
@@ -167,7 +167,7 @@ impl Service {
     /// Sets the interfaces for ports that are opened from now on.
     ///
     /// # Errors
-    /// A range is invalid. Nothing is changed.
+    /// Fails if a range is invalid. Nothing is changed.
     pub(super) fn set_interfaces(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
         self.interfaces.change(specs)?;
         self.refresh_policy();
@@ -177,7 +177,7 @@ impl Service {
         Ok(())
     }
 
-    /// Sets the addresses at which this process listens, other than ports of calls. Calls may not send there.
+    /// Sets the addresses at which this process listens for other things than calls. Calls may not send there.
     pub(super) fn set_services(&mut self, listening: &[Option<SocketAddr>]) {
         let ports = listening.iter().flatten().map(SocketAddr::port);
         self.policy.services = ports.collect();
@@ -190,7 +190,7 @@ impl Service {
         self.refresh_policy();
     }
 
-    /// Refreshes the policy for media destinations, because interfaces or addresses of this machine may have changed.
+    /// Updates the policy for media destinations, because interfaces or addresses of this machine may have changed.
     fn refresh_policy(&mut self) {
         let (interfaces, homes) = (self.interfaces.specs(), self.homes.specs());
         if let Some(policy) = self.policy.refresh(interfaces, homes) {
@@ -205,7 +205,7 @@ impl Service {
         self.ends_when_empty = is_draining && ends;
     }
 
-    /// Returns why new calls are refused. `None`: they are accepted.
+    /// Returns the reason why new calls are refused. `None`: they are accepted.
     pub(super) fn not_ready(&self) -> Option<String> {
         if self.calls.is_draining() {
             Some("the relay is being drained".to_owned())
@@ -229,7 +229,7 @@ impl Service {
     /// Runs until `stop` is readable, or the last call of a drain has ended.
     ///
     /// # Errors
-    /// The socket fails.
+    /// Fails if the socket fails.
     pub(super) fn run(&mut self, stop: &UnixStream) -> io::Result<()> {
         self.socket.set_nonblocking(true)?;
         let mut room = vec![0; MESSAGE_BYTES_MAX];
@@ -242,7 +242,7 @@ impl Service {
                 match self.socket.recv_from(&mut room) {
                     Ok((len, from)) => self.handle(from, &room[..len]),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // Not fatal: an ICMP error for an earlier reply, or a signal.
+                    // The error is not fatal. It is an ICMP error for an earlier reply, or a signal.
                     Err(error) => tracing::debug!(%error, "cannot receive from the ng socket"),
                 }
             }
@@ -331,7 +331,7 @@ impl Service {
     }
 
     fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
-        // A caller can direct the relay's media to this socket. Such a datagram must not count as a request.
+        // A caller can direct the relay's media to this socket, and such a datagram must not count as a request.
         if self.is_of_call(from) {
             if let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
                 tracing::warn!(%from, "dropped a datagram that came to the ng socket from the port of a call");
@@ -447,7 +447,7 @@ impl Service {
                 self.send_to(Ok(reply), to);
             }
             ReplyTarget::Program(tell) => {
-                // This fails if the receiver has gone.
+                // Sending fails if the receiver has gone.
                 let _ = tell.send(reply);
             }
         }
@@ -467,13 +467,13 @@ impl Service {
             }
             (Err(_), ReplyTo::Udp(_)) => {}
             (reply, ReplyTo::Waiting(waiting)) => {
-                // This fails if the receiver has gone.
+                // Sending fails if the receiver has gone.
                 let _ = waiting.send(reply);
             }
         }
     }
 
-    /// Loads a file. The request is answered when the file is known to be playable.
+    /// Loads a file. The request is answered when it is clear that the file can be played.
     fn fetch(&mut self, source: MediaSource, plays: Vec<Play>, unanswered: Unanswered) {
         let now_ns = clock_now_ns();
         if let Some(refused) = self.plays.begin(now_ns, source, plays, unanswered) {
@@ -481,7 +481,7 @@ impl Service {
         }
     }
 
-    /// Handles files that were loaded: answers their requests, and plays them.
+    /// Handles the progress of files: answers their requests, and plays them.
     fn go_on_with_files(&mut self) {
         for step in self.plays.poll(clock_now_ns()) {
             match step {
@@ -529,8 +529,8 @@ impl Service {
         answer
     }
 
-    /// Logs the warnings of a reply, such as rejected or ignored lines of an SDP. The warning about a `delete` of a missing
-    /// call is not logged, because it is usual.
+    /// Logs the warnings of a reply, such as rejected or ignored lines of an SDP. A `delete` of a missing call is usual, so the warning
+    /// about it is not logged.
     fn log_warning(&mut self, request: &Request, reply: &Reply) {
         let Reply::Ok(keys) = reply else { return };
         let Some(warning) = keys.get("warning").and_then(Value::as_text) else {
@@ -580,7 +580,7 @@ impl Service {
         })
     }
 
-    /// Carries out the registry's actions. Returns the file to be loaded and its plays, if there are any.
+    /// Carries out the registry's actions. Returns the file to be loaded with its plays, if there is one.
     fn carry_out(&mut self) -> Option<(MediaSource, Vec<Play>)> {
         let mut wanted: Option<(MediaSource, Vec<Play>)> = None;
         while let Some(action) = self.calls.poll_action() {
@@ -609,7 +609,7 @@ impl Service {
                         MediaSource::Bytes(_) => None,
                     };
                     let play = self.media.new_play(stream, to, file, times, part);
-                    // All parties of a request hear the same file.
+                    // All parties that a request selects hear the same file.
                     let (_, plays) = wanted.get_or_insert_with(|| (source, Vec::new()));
                     plays.extend(play);
                 }
@@ -619,7 +619,7 @@ impl Service {
         wanted
     }
 
-    /// Handles time-outs, and does regular work.
+    /// Handles time-outs, and does the work that is due regularly.
     fn keep_time(&mut self) {
         let now_ns = clock_now_ns();
         if now_ns >= self.looks_ns {
@@ -638,7 +638,7 @@ impl Service {
         self.carry_out();
     }
 
-    /// Sends the call events of an action to listeners.
+    /// Sends the call events of an action to their listeners.
     fn tell(&mut self, action: &Action<LegPorts>) {
         match action {
             Action::Create { call, .. } => self.events.begin(clock_now_ns(), call),
@@ -705,7 +705,7 @@ impl Service {
     }
 }
 
-/// Returns the error reply to a recording request that cannot be carried out. `None`: it can, or the request is another one.
+/// Returns the error reply to a recording request that cannot be carried out. `None`: it can be, or it is another kind of request.
 fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
     let command = request.command();
     let is_asked = request.one_of("record-call", &[("on", ()), ("yes", ())]);
@@ -727,9 +727,9 @@ fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
     name.err().and_then(|reason| error(reason.to_string()))
 }
 
-/// Maximum number of datagrams in a row before time-outs are handled.
+/// Maximum number of datagrams that are handled before the next time-outs.
 const BURST: usize = 64;
-/// Size of the receive buffer: the largest datagram.
+/// Size of the receive buffer. The largest datagram fits.
 const MESSAGE_BYTES_MAX: usize = 65_536;
 /// Time limit for the last statistics. A media thread answers within a slice, unless the machine is overloaded.
 const ENDED_WAIT_NS: u64 = 1_000_000_000;

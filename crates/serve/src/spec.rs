@@ -14,7 +14,7 @@ use threadbare_rtp::leg::{
 use threadbare_rtp::session::Profile;
 use threadbare_rtp::srtp::Keys;
 
-/// Settings common to all streams.
+/// Settings that all streams have in common.
 #[derive(Debug, Clone)]
 pub(super) struct Common {
     /// CNAME in RTCP (RFC 7022).
@@ -30,7 +30,7 @@ pub(super) struct Common {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latency {
     pub(super) ns: u64,
-    /// Whether the delay was configured. It then also applies to packets that pass unchanged.
+    /// Whether the delay was configured. In that case, it also applies to packets that pass unchanged.
     pub(super) is_asked_for: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn call_config(
     let [a, b] = &spec.sides;
     let mut legs = [leg(a, common, random)?, leg(b, common, random)?];
     if spec.copies.is_some() {
-        // Send no RTCP, because the sender of the copies does not read reports.
+        // The source of a copy reads no reports, so send it no RTCP.
         legs[0].bandwidth_bps = 0;
     }
     Ok(SessionConfig::call(
@@ -63,8 +63,8 @@ fn leg(
     let (payloads, takes) = payloads(side)?;
     Ok(LegConfig {
         ssrc: Ssrc(random() as u32),
-        // Start far from the first wrap, so that a receiver that joins late guesses the right rollover counter (RFC 3711,
-        // section 3.3.1).
+        // The first number is far from a wrap, so that a receiver that joins late guesses the right rollover counter (RFC 3711, section
+        // 3.3.1).
         first_seq: SeqNum(random() as u16 & FIRST_SEQ_MASK),
         cname: common.cname.clone(),
         seed: random(),
@@ -86,7 +86,7 @@ pub(super) fn payloads(
 ) -> Result<(Arc<PayloadMap>, Arc<PayloadMap>), PayloadMapError> {
     match (&side.sends, &side.takes) {
         (Some(sends), Some(takes)) => Ok((sends.clone(), takes.clone())),
-        // If the parties agreed on no payload types, the static ones are used.
+        // If the parties have agreed on no payload types, those with a static meaning are used.
         (sends, takes) => {
             let any = PayloadMap::any(None)?.shared();
             let or_any = |map: &Option<Arc<PayloadMap>>| map.clone().unwrap_or_else(|| any.clone());
@@ -95,7 +95,7 @@ pub(super) fn payloads(
     }
 }
 
-/// Returns the rate in Hz of a recording of both sides: the higher rate of their audio.
+/// Returns the sample rate of a recording of both sides in Hz, which is the higher rate of their audio.
 pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
     let maps = spec
         .sides
@@ -108,11 +108,11 @@ pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
     rates.max().unwrap_or(TELEPHONE_HZ)
 }
 
-/// Whether all audio of a stream is G.711 that is passed unchanged or converted to the other law.
+/// Whether all audio of a stream is G.711, which is forwarded unchanged or converted to the other law.
 pub(super) fn is_coded(spec: &StreamSpec) -> bool {
     let sides = spec.sides.iter();
     let mut maps = sides.flat_map(|side| [&side.sends, &side.takes]);
-    // If the parties agreed on no payload types, the static ones are used.
+    // If the parties have agreed on no payload types, those with a static meaning are used.
     let is_coded = |map: &Option<Arc<PayloadMap>>| match map.as_ref().map(|map| map.audio().carries)
     {
         Some(Carries::Audio(format)) => {
@@ -179,12 +179,12 @@ fn direction(
     }
 }
 
-/// Returns the packet time for a party; 0: unchanged.
+/// Returns the packet time for a party, or 0 if it does not change.
 pub(super) fn packet_ns(to: &SideSpec) -> u64 {
     u64::from(to.packet_ms.unwrap_or(0)) * 1_000_000
 }
 
-/// Returns whether a party's media pass, are blocked, or are replaced by silence.
+/// Decides whether a party's media pass, are blocked, or are replaced by silence.
 pub(super) fn mode(side: &SideSpec) -> Mode {
     match side {
         SideSpec {
@@ -221,11 +221,11 @@ pub(super) fn of(spec: &StreamSpec, side: Side) -> &SideSpec {
     &spec.sides[side as usize]
 }
 
-/// Clock rate if the parties agreed on no payload types.
+/// Clock rate if the parties have agreed on no payload types, Hz.
 const TELEPHONE_HZ: u32 = 8_000;
-/// Interval of regular reports in AVPF without feedback to send: as in AVP.
+/// Interval of regular reports in AVPF if there is no feedback to send. It is the same as in AVP.
 const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
-/// Maximum delay of feedback: later feedback is useless for speech.
+/// Maximum delay of feedback. Later feedback is useless for speech.
 const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
 /// Mask for initial sequence numbers, which are below 2^15.
 pub(super) const FIRST_SEQ_MASK: u16 = 0x7fff;

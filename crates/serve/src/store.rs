@@ -31,10 +31,10 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the file, or creates it. A damaged file is renamed. States in the file stay until they are replaced or deleted.
+    /// Opens the file, or creates it. A damaged file is renamed. The states in the file stay there until they are replaced or deleted.
     ///
     /// # Errors
-    /// The file cannot be opened, another process has it open, or threads run out.
+    /// Fails if the file cannot be opened, another process has it open, or threads run out.
     pub(super) fn open(path: &Path) -> Result<(Store, Saved), FileError> {
         let (file, saved) = StateFile::open(path)?;
         let write_queue = Arc::new(WriteQueue::new(saved.keys()));
@@ -58,7 +58,7 @@ impl Store {
         &self.write_queue
     }
 
-    /// Writes the queued states, and ends the thread. `is_last`: no more media are sent, so the streams' states are final.
+    /// Writes the queued states, and ends the thread. `is_last` means that no more media are sent, so the states of the streams are final.
     pub(super) fn close(mut self, is_last: bool) {
         self.end(is_last);
     }
@@ -79,7 +79,7 @@ impl Drop for Store {
     }
 }
 
-/// The body of the thread.
+/// Runs the writing thread.
 fn write(mut file: StateFile, write_queue: &WriteQueue) {
     let mut is_well = true;
     while let Some(batch) = write_queue.take(GATHER) {
@@ -114,7 +114,7 @@ fn write(mut file: StateFile, write_queue: &WriteQueue) {
             if !write_queue.wait_for_end(AGAIN) {
                 continue;
             }
-            // The queue has ended: try one last time.
+            // The queue has ended, so this is the last attempt.
             if let Some(batch) = write_queue.take(Duration::ZERO)
                 && let Err(error) = file.write(&batch)
             {
@@ -126,12 +126,12 @@ fn write(mut file: StateFile, write_queue: &WriteQueue) {
     }
 }
 
-/// Time for which changes are collected before they are written, because several messages in a row may set up a call. A call's
-/// state must be on disk within 50 ms.
+/// Time for which changes are collected before they are written, because a call may be set up by several messages in a row. The state of a
+/// call must be on disk within 50 ms.
 const GATHER: Duration = Duration::from_millis(20);
-/// Delay of a write above which it is logged as late.
+/// Delay above which a write is logged as late.
 const LATE: Duration = Duration::from_secs(1);
-/// Pause after a failed write. A full disk may then have room again.
+/// Pause after a failed write. After the pause, a full disk may have room again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -172,7 +172,7 @@ mod tests {
         );
         assert_eq!(saved.before, Before::Died);
         assert_eq!(saved.identity, identity);
-        // The stream is not continued, so its state is deleted.
+        // No call has continued the stream, so its state is deleted.
         store.write_queue().sweep();
         store.close(true);
         let (_store, saved) = Store::open(&path).expect("the file");
@@ -192,7 +192,7 @@ mod tests {
         );
     }
 
-    /// The gateway starts even if the file is damaged, and renames the damaged file.
+    /// A damaged file is renamed, and the gateway starts without it.
     #[test]
     fn a_damaged_file_is_renamed() {
         let folder = tempfile::tempdir().expect("a folder");

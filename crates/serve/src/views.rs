@@ -133,7 +133,7 @@ impl Wall {
 }
 
 impl Stream {
-    /// Converts a stream. `read`: measurements of running streams; `now`: the last known state of this stream.
+    /// Converts a stream. `read` contains measurements of running streams, and `now` the last known state of this stream.
     pub(super) fn of(
         wall: Wall,
         stream: StreamRecord,

@@ -16,7 +16,7 @@ pub(super) struct WakeSignal(Arc<Bell>);
 #[derive(Debug)]
 struct Bell {
     event: OwnedFd,
-    /// Set between ring and clear, so that hundreds of rings need only one system call.
+    /// Set between `ring` and `clear`, so that hundreds of rings need only one system call.
     is_rung: AtomicBool,
 }
 
@@ -24,7 +24,7 @@ impl WakeSignal {
     /// Creates a cleared signal.
     ///
     /// # Errors
-    /// Descriptors run out.
+    /// Fails if descriptors run out.
     pub(super) fn new() -> io::Result<WakeSignal> {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         Ok(WakeSignal(Arc::new(Bell {
@@ -36,7 +36,7 @@ impl WakeSignal {
     /// Sets the signal, from any thread. Call it *after* queuing the work. Never blocks.
     pub(super) fn ring(&self) {
         if !self.0.is_rung.swap(true, AcqRel) {
-            // This fails only if the counter is at its limit; then the descriptor is readable.
+            // Writing fails only if the counter is at its limit, and then the descriptor is readable anyway.
             let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
         }
     }
@@ -48,11 +48,11 @@ impl WakeSignal {
 
     /// Clears the signal. Look for work *after* this, because work that is queued later sets the signal again.
     pub(super) fn clear(&self) {
-        // This fails only if the signal was not set.
+        // Reading fails only if the signal was not set.
         let _ = rustix::io::read(&self.0.event, &mut [0_u8; 8]);
-        // Clear the flag after the read. A ring after this line makes the descriptor readable again. A ring before this line
-        // may find the flag set, and write nothing; but its work was queued before. The caller sees that work, because this
-        // swap reads the flag that the ring has written.
+        // Clear the flag after the read. A ring after this line makes the descriptor readable again. A ring before this line may find the
+        // flag set, and write nothing. But its work was queued before it, and the caller sees that work, because this swap reads the flag
+        // that the ring has written.
         self.0.is_rung.swap(false, AcqRel);
     }
 }
@@ -78,7 +78,7 @@ mod tests {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    /// For any interleaving of rings and clears, the waiting thread sees all work that was sent before a ring.
+    /// However rings and clears are interleaved, the waiting thread sees all work that was sent before a ring.
     #[test]
     fn no_wake_up_is_lost() {
         const EACH: u32 = 20_000;

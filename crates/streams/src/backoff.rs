@@ -1,20 +1,21 @@
-//! The waiting time before a failed stream is restarted.
+//! The wait before a failed stream is restarted.
 
 use std::time::{Duration, Instant};
 
 use threadbare_config::Restart;
 
-/// Computes the waiting time. It doubles from the first wait to the longest one. A healthy run resets it.
+/// Computes the wait before each restart. The wait doubles from the first wait to the longest one. A healthy run resets it to the first
+/// wait.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     limits: Restart,
     next: Duration,
-    /// Start of the current run; `None`: the stream does not run.
+    /// Start of the current run. `None`: the stream does not run.
     running_since: Option<Instant>,
 }
 
 impl Backoff {
-    /// Starts with `limits.first`.
+    /// Creates a back-off whose first wait is `limits.first`.
     pub fn new(limits: Restart) -> Self {
         Backoff {
             limits,
@@ -23,15 +24,15 @@ impl Backoff {
         }
     }
 
-    /// Records that the stream runs. A start in progress, such as a slow name lookup, does not count.
+    /// Records that the stream runs from now on. A start that is still in progress, for example during a slow name lookup, is not a run.
     pub fn note_running(&mut self, now: Instant) {
         self.running_since = Some(now);
     }
 
     /// Records a failure of a run or of a start. Returns the wait before the next start.
     ///
-    /// A run that was longer than the longest wait, or than [`HEALTHY`], counts as healthy. The next wait is then the first
-    /// one.
+    /// A run that was longer than [`HEALTHY`] or than the longest wait counts as healthy. After a healthy run, the wait is the first one
+    /// again.
     pub fn note_failure(&mut self, now: Instant) -> Duration {
         let ran_for = self.running_since.take().map(|since| now - since);
         if ran_for.is_some_and(|ran_for| ran_for > self.limits.max.min(HEALTHY)) {
@@ -43,15 +44,15 @@ impl Backoff {
     }
 }
 
-/// Length of a run that counts as healthy. A stream with a permanent fault fails sooner. If a peer makes a stream fail now and
-/// then, the waits must not grow.
+/// Length of a run that counts as healthy. A stream with a permanent fault fails sooner. If a peer makes a stream fail only now and then,
+/// the waits must not grow.
 pub const HEALTHY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns the waits after runs of these lengths. `None`: the start failed after an hour.
+    /// Returns the waits after runs of these lengths. `None` stands for a start that failed after an hour.
     fn waits<const N: usize>(limits: Restart, runs: [Option<Duration>; N]) -> [Duration; N] {
         let mut backoff = Backoff::new(limits);
         let mut now = Instant::now();
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(waits(limits, runs), [1, 2, 4, 1, 2].map(s));
     }
 
-    /// If a name server answers late, and without an address, the stream never ran, however long the start took.
+    /// Here a name server answers late, and without an address. The stream never runs, however long the start takes.
     #[test]
     fn slow_start_is_not_a_healthy_run() {
         let s = Duration::from_secs;

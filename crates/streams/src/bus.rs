@@ -1,4 +1,4 @@
-//! Reports from the elements of one run of a stream. Errors go to the gateway's thread, and warnings to the log.
+//! Reports from the elements in one run of a stream. Errors go to the gateway's thread, and warnings go to the log.
 //!
 //! Each run has its own bus, so that its messages cannot be mistaken for those of another run. The bus has no queue, so it
 //! needs no descriptor, no thread and no main loop.
@@ -14,7 +14,7 @@ use crate::event::{Event, RunId};
 use crate::reason;
 use threadbare_process::limit::{LineLimit, Verdict};
 
-/// The reports of a run.
+/// Where the reports of one run go.
 #[derive(Debug)]
 pub(crate) struct Reports {
     stream: String,
@@ -35,7 +35,7 @@ impl Reports {
         })
     }
 
-    /// Creates a bus that handles messages at once, and stores none.
+    /// Creates a bus that handles each message at once and stores no message.
     pub(crate) fn bus(self: &Arc<Reports>) -> gst::Bus {
         let bus: gst::Bus = glib::Object::builder()
             .property("enable-async", false)
@@ -69,7 +69,7 @@ impl Reports {
         }
     }
 
-    /// Reports that the run cannot continue. Only the first reason counts: a failing pipeline may post several errors.
+    /// Reports that the run cannot continue. Only the first reason counts, because a failing pipeline may post several errors.
     pub(crate) fn fail(&self, reason: &str) {
         if self.first_error.set(reason.to_owned()).is_ok() {
             self.tell(Event::Failed {
@@ -96,12 +96,12 @@ impl Reports {
     }
 
     fn tell(&self, event: Event) {
-        // This fails only if the gateway is gone.
+        // This fails only if the gateway no longer exists.
         let _ = self.events.send(event);
     }
 }
 
-/// Returns an element's error or warning as a sentence. Writes the details to the debug log.
+/// Returns an element's error or warning as a sentence. Writes its details to the debug log.
 fn plain_reason(message: &gst::Message, error: &glib::Error, detail: Option<&str>) -> String {
     let element = message.src().map(|src| src.name().to_string());
     let element = element.unwrap_or_default();
@@ -109,5 +109,6 @@ fn plain_reason(message: &gst::Message, error: &glib::Error, detail: Option<&str
     reason::plain(&element, &error.to_string(), detail)
 }
 
-/// Maximum number of warnings per second. Elements warn about bad packets, and their senders must not be able to fill the log.
+/// Maximum number of warnings per second. It is limited because elements warn about bad packets, and the senders of such packets must not
+/// be able to fill the log.
 const WARNINGS_PER_SECOND: u32 = 2;

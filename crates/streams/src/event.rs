@@ -8,57 +8,57 @@ use threadbare_process::signals::{self, Signal};
 use threadbare_rtp::call::Clip;
 use threadbare_rtp::srtp::MasterKey;
 
-/// Identifies a run of a stream: the time from a start to an end.
+/// Identifies a run of a stream. A run lasts from a start of the stream to the next end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunId {
-    /// The stream's number, which is not reused.
+    /// Number of the stream. Numbers are not reused.
     pub stream: usize,
-    /// Number of the start.
+    /// Number of the start, counted for each stream.
     pub number: u64,
 }
 
-/// Resources that a stream needs before it starts.
+/// Resources that a stream must have before it starts.
 #[derive(Debug, Clone, Default)]
 pub struct Prepared {
-    /// Address of the destination; `None` if the stream sends to its sender's address, or sends nothing.
+    /// Address of the destination. `None`: the stream sends to the address of its sender, or sends nothing.
     pub to: Option<SocketAddr>,
-    /// The files of the stream's fallbacks, in their order.
+    /// The contents of the fallbacks' files, in the order of these fallbacks.
     pub clips: Vec<Clip>,
     /// The SRTP keys of the stream.
     pub keys: StreamKeys,
 }
 
-/// SRTP keys of a stream. `None`: plain RTP.
+/// SRTP keys of a stream. `None`: packets are plain RTP.
 #[derive(Debug, Clone, Default)]
 pub struct StreamKeys {
-    /// The key of the stream's sender.
+    /// The key of the packets from the stream's sender.
     pub input: Option<MasterKey>,
     /// The key of the packets that the stream sends.
     pub output: Option<MasterKey>,
-    /// The keys of the fallbacks that are senders, in their order.
+    /// The keys of the fallbacks that are senders, in the order of these fallbacks.
     pub fallbacks: Vec<Option<MasterKey>>,
 }
 
 /// Messages for the gateway's thread.
 #[derive(Debug)]
 pub enum Event {
-    /// A stream of the relay has ended, because it was stopped, or its state machine failed.
+    /// A stream of the relay has ended, either because it was stopped or because its state machine failed.
     LineEnded {
         /// The run.
         run: RunId,
     },
-    /// The name of a destination was resolved, and files were read.
+    /// The name of a destination was resolved, and the files were read.
     Prepared {
         /// The run.
         run: RunId,
         /// The resources, or the reason why they are missing.
         answer: Result<Prepared, String>,
     },
-    /// A stream's elements cannot continue.
+    /// The elements of a stream cannot continue.
     Failed {
         /// The run.
         run: RunId,
-        /// The elements' message.
+        /// The message of the elements.
         reason: String,
     },
     /// A pipeline has reached its end.
@@ -66,7 +66,7 @@ pub enum Event {
         /// The run.
         run: RunId,
     },
-    /// A cluster has sent one more [order](crate::order::Order).
+    /// A cluster has sent an [order](crate::order::Order). There is one such event for each order.
     Ordered,
     /// A held stream has received its first packets.
     Heard {
@@ -84,19 +84,19 @@ pub enum Event {
     },
 }
 
-/// The effect of SIGHUP.
+/// What SIGHUP means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HangUp {
-    /// The terminal was closed: the gateway stops.
+    /// The terminal was closed, so the gateway stops.
     Stop,
-    /// A service manager requests a reload.
+    /// A service manager requests a reload of the configuration.
     Reload,
 }
 
-/// Sends each signal as an event.
+/// Sends an event for each signal that the process receives.
 ///
 /// # Errors
-/// The process cannot listen for signals.
+/// Fails if the process cannot listen for signals.
 pub fn send_signals(events: Sender<Event>, hang_up: HangUp) -> Result<()> {
     signals::listen(move |signal| {
         let event = match (signal, hang_up) {

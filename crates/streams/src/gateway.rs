@@ -1,8 +1,8 @@
 //! Keeps the streams of a configuration running.
 //!
-//! All work is done on the thread that calls [`Gateway::handle_for`]. Streams are lines of the relay. For comparison, they can
-//! be pipelines of stock elements. Lines and pipelines report their ends with [`Event`]s. A stream that fails is stopped,
-//! reported, and restarted after its back-off. Other streams are not affected.
+//! All work is done on the thread that calls [`Gateway::handle_for`]. Streams are lines of the relay. For comparison, they can be pipelines
+//! of GStreamer's own elements. Lines and pipelines report their ends with [`Event`]s. A stream that fails is stopped, reported, and
+//! restarted after its back-off. Other streams are not affected.
 
 mod carried;
 
@@ -39,14 +39,14 @@ pub struct Gateway {
     carrier: Carrier,
     directory: Directory,
     preparer: Preparer,
-    /// Number of streams that wait for a name server, or a file.
+    /// Number of streams that wait for a name server or a file.
     questions: usize,
-    /// The streams by the number in [`RunId`], which is not reused.
+    /// The streams by their numbers in [`RunId`], which are not reused.
     streams: BTreeMap<usize, Stream>,
     next_stream: usize,
-    /// Restart times of the stopped streams.
+    /// Times at which stopped streams are restarted.
     restarts: BTreeSet<(Instant, usize)>,
-    /// Times at which held streams are prepared.
+    /// Times at which held streams count as prepared.
     ready: BTreeSet<(Instant, usize)>,
     carriage: Carriage,
     recorder: Recorder,
@@ -54,17 +54,17 @@ pub struct Gateway {
     sender: Sender<Event>,
 }
 
-/// The backend that carries the streams.
+/// What carries the streams.
 #[derive(Debug)]
 enum Carrier {
     Lines(Lines),
     Stock(Stock),
 }
 
-/// Why a gateway does not start.
+/// The reason why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Stock elements are not installed.
+    /// GStreamer's own elements are not installed.
     #[error(transparent)]
     Stock(#[from] StockError),
     /// The contexts do not start.
@@ -75,25 +75,25 @@ pub enum StartError {
     Recordings(#[from] RootError),
 }
 
-/// Why [`Gateway::handle_for`] returned.
+/// The reason why [`Gateway::handle_for`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// The time has passed.
     TimeOut,
-    /// The gateway is to stop, for this cause.
+    /// The gateway must stop, for this cause.
     Stop(&'static str),
-    /// The configuration is to be reloaded.
+    /// The configuration must be reloaded.
     Reload,
 }
 
-/// The effect of a new configuration.
+/// The changes that a new configuration caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
     /// Number of streams that were started.
     pub added: usize,
     /// Number of streams that were ended.
     pub removed: usize,
-    /// Number of streams that were restarted, because their settings differ.
+    /// Number of streams that were restarted because their settings differ.
     pub restarted: usize,
 }
 
@@ -101,15 +101,15 @@ pub struct Changed {
 struct Stream {
     spec: StreamSpec,
     running: Running,
-    /// Number of starts.
+    /// Number of starts so far.
     run: u64,
     backoff: Backoff,
-    /// The stream's state in the cluster. `None`: the stream belongs to this process only.
+    /// The stream's state in the cluster. `None`: the stream does not belong to a cluster.
     place: Option<Place>,
     recording: Option<Recorded>,
 }
 
-/// The recording of a stream. It ends when this is dropped.
+/// The recording of a stream. The recording ends when this value is dropped.
 #[derive(Debug)]
 struct Recorded {
     recorder: Recorder,
@@ -134,10 +134,10 @@ enum Running {
 }
 
 impl Gateway {
-    /// Starts all streams. If one fails to start, it is restarted later, as after any failure.
+    /// Starts all streams. A stream that fails to start is started again later, as after any failure.
     ///
     /// # Errors
-    /// The contexts do not start, or elements are missing.
+    /// Fails if the contexts do not start, if elements are missing, or if a folder of recordings cannot be used.
     pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
         let (sender, events) = channel();
         let directory = Directory::default();
@@ -166,11 +166,11 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Starts the backend, if there are streams, and opens folders for recordings. After this, [`reload`](Self::reload) cannot
-    /// fail.
+    /// Starts the backend if there are streams, and opens the folders of recordings. After this call, [`reload`](Self::reload) with the
+    /// same streams cannot fail.
     ///
     /// # Errors
-    /// The contexts do not start.
+    /// Fails if the contexts do not start, or if a folder of recordings cannot be used.
     pub fn prepare(&mut self, streams: &[StreamSpec]) -> Result<(), StartError> {
         if let Carrier::Lines(lines) = &mut self.carrier
             && !streams.is_empty()
@@ -183,10 +183,11 @@ impl Gateway {
         Ok(())
     }
 
-    /// Starts, ends and restarts streams, so that they match the list, by name. Unchanged streams continue undisturbed.
+    /// Starts, ends and restarts streams, so that they match the list. Streams are compared by name. Unchanged streams continue without
+    /// interruption.
     ///
     /// # Errors
-    /// The contexts do not start.
+    /// Fails if the contexts do not start, or if a folder of recordings cannot be used.
     pub fn reload(
         &mut self,
         streams: Vec<StreamSpec>,
@@ -202,7 +203,7 @@ impl Gateway {
             removed: 0,
             restarted: 0,
         };
-        // End streams first, because new ones may need their ports.
+        // Streams are ended first, because new streams may need their ports.
         self.streams.retain(|number, stream| {
             let stays = match wanted.get(&stream.spec.name) {
                 Some(spec) if *spec == stream.spec => true,
@@ -242,7 +243,7 @@ impl Gateway {
         }
     }
 
-    /// Returns a sender of events to the gateway.
+    /// Returns a sender for events to the gateway.
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
     }
@@ -252,14 +253,14 @@ impl Gateway {
         self.directory.clone()
     }
 
-    /// Number of running streams.
+    /// Returns the number of running streams.
     pub fn streams_running(&self) -> usize {
         let runs =
             |stream: &&Stream| matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
         self.streams.values().filter(runs).count()
     }
 
-    /// Number of streams.
+    /// Returns the number of streams, whether they run or not.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
@@ -295,8 +296,7 @@ impl Gateway {
         }
     }
 
-    /// Handles pending events, so that streams that cannot start are known afterwards. Waits a while for name servers and
-    /// files.
+    /// Handles pending events, so that the caller then knows which streams cannot start. Waits some time for name servers and files.
     pub fn handle_pending(&mut self) {
         let end = Instant::now() + NAMES_LIMIT;
         loop {
@@ -308,7 +308,7 @@ impl Gateway {
                 return;
             };
             if let Some(handled) = self.handle(event) {
-                // Queue these events again: the caller of `handle_for` handles them.
+                // The caller of `handle_for` must handle these events, so they are queued again.
                 let _ = self.sender.send(match handled {
                     Handled::Stop(cause) => Event::Stop { cause },
                     Handled::Reload | Handled::TimeOut => Event::Reload,
@@ -318,7 +318,7 @@ impl Gateway {
         }
     }
 
-    /// Handles an event. Returns `Some` if the caller must do something.
+    /// Handles an event. Returns `Some` if the caller must act on it.
     fn handle(&mut self, event: Event) -> Option<Handled> {
         let running = |gateway: &Gateway, run: RunId| match gateway.streams.get(&run.stream) {
             Some(stream) if stream.run == run.number => match &stream.running {
@@ -349,7 +349,7 @@ impl Gateway {
             }
             Event::Failed { run, reason } => self.fail(run, &reason),
             Event::Ended { run } => {
-                // Ignore the end of a stream of the relay: a sink inside its `pipeline` may have posted it.
+                // The end is ignored if the stream is a line of the relay, because a sink inside its `pipeline` may have posted it.
                 if running(self, run) == Some(false) {
                     self.fail(run, "the stream ended");
                 }
@@ -367,7 +367,7 @@ impl Gateway {
         None
     }
 
-    /// Handles events and restarts for `time` (`None`: until stopped).
+    /// Handles events and restarts for `time`. `None`: until the gateway is stopped.
     pub fn handle_for(&mut self, time: Option<Duration>) -> Handled {
         let end = time.map(|time| Instant::now() + time);
         loop {
@@ -399,12 +399,13 @@ impl Gateway {
         }
     }
 
-    /// Lets each stream send its received packets, for at most `limit`, and then stops all streams.
+    /// Lets each stream send the packets that it has received, for at most `limit`. Then stops all streams.
     ///
-    /// A context reads its sockets once per slice. So this first waits for two slices and for the longest latency of a jitter
-    /// buffer, until all earlier packets have been read. Then the end of the stream flushes the codecs.
+    /// A context reads its sockets once per slice. So this function first waits for two slices and for the longest latency of a jitter
+    /// buffer. After that, all earlier packets have been read. Then it ends the streams, which makes their codecs send the rest of the
+    /// audio.
     ///
-    /// Returns the number of streams that did not finish in time.
+    /// Returns the number of streams that did not finish in time. Only pipelines of GStreamer's own elements are counted.
     pub fn drain_and_stop(mut self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
         let slice = Duration::from_millis(self.contexts.wait_ms.into());
@@ -514,7 +515,7 @@ impl Gateway {
         }
     }
 
-    /// Starts the recording of a running stream that is not held.
+    /// Starts the recording of a stream that runs and is not held.
     fn record(&mut self, number: usize) {
         let Some(stream) = self.streams.get_mut(&number) else {
             return;
@@ -524,7 +525,7 @@ impl Gateway {
         let Some(spec) = stream.spec.record.clone().filter(|_| !is_held) else {
             return;
         };
-        // If the stream was declared by another node, its folder may not be open yet.
+        // If the stream comes from another node, its folder may not be open yet.
         if let Err(error) = self.recorder.open(&spec.to) {
             let stream = &stream.spec.name;
             return tracing::error!(stream, %error, "cannot record the stream");
@@ -578,7 +579,7 @@ impl Gateway {
         }
     }
 
-    /// Ends a failed run, unless it has already ended.
+    /// Ends a failed run if it has not ended yet.
     fn fail(&mut self, run: RunId, reason: &str) {
         let Some(stream) = self.streams.get(&run.stream) else {
             return;
@@ -614,7 +615,7 @@ impl Gateway {
                 return;
             }
             self.restarts.pop_first();
-            // A reload may have removed the stream.
+            // The stream may have been removed by a reload.
             if let Some(stream) = self.streams.get(&number) {
                 tracing::info!(stream = stream.spec.name, "restarting the stream");
                 self.start_stream(number);
@@ -655,7 +656,7 @@ fn audio_source(spec: &StreamSpec, snapshot: &SharedSnapshot) -> Source {
     }
 }
 
-/// Returns source and destination of a stream, for observers.
+/// Returns the source and the destination of a stream, for observers.
 fn way(spec: &StreamSpec) -> Way {
     let codec_in = match spec.codec_in {
         CodecIn::Known(codec) => Some(codec),
@@ -718,7 +719,7 @@ impl Stream {
     }
 }
 
-/// When this returns, sockets are closed, and pipelines are stopped.
+/// When this function returns, sockets are closed and pipelines are stopped.
 impl Drop for Gateway {
     fn drop(&mut self) {
         for stream in self.streams.values_mut() {
@@ -727,14 +728,14 @@ impl Drop for Gateway {
     }
 }
 
-/// Time that [`Gateway::handle_pending`] waits for name servers and files. Streams that wait longer start later.
+/// Time for which [`Gateway::handle_pending`] waits for name servers and files. Streams that need more time start later.
 const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
-/// Maximum audio that waits for the recorder, in seconds. It must cover pauses of a disk.
+/// Maximum duration of the audio that waits for the recorder, in seconds. It must cover the pauses of a disk.
 const RECORDED_S_MAX: usize = 4;
-/// Portions of audio per second of a stream. A portion has several packets: see
-/// [`Listeners::listen`](threadbare_relay::Listeners::listen).
+/// Number of portions of audio per second of a stream. A portion contains several packets (see
+/// [`Listeners::listen`](threadbare_relay::Listeners::listen)).
 const PORTIONS_PER_S: usize = 8;
 
-/// Extra time for a drain, because an overloaded machine schedules late.
+/// Extra time for a drain. It is needed because threads run late on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);

@@ -1,10 +1,10 @@
-//! Streams of a configuration file. [`lines`] starts a stream as a line of the relay. [`gateway`] keeps all streams running.
-//! For comparison, [`pipeline`] carries streams with GStreamer's own elements.
+//! Runs the streams of a configuration file. [`lines`] starts a stream as a line of the relay. [`gateway`] keeps all streams running. For
+//! comparison, [`pipeline`] carries streams with GStreamer's own elements.
 //!
 //! [`description`] creates the GStreamer elements of a stream's `pipeline`. The parts that need GStreamer are behind the cargo
 //! feature `gstreamer`.
 //!
-//! Part of the gateway `threadbare`; not a public interface.
+//! This crate is a part of the gateway `threadbare`, and not a public interface.
 #![forbid(unsafe_code)]
 
 pub mod backoff;
@@ -30,7 +30,7 @@ pub fn init_gstreamer() -> miette::Result<()> {
     Ok(())
 }
 
-/// Initialises GStreamer, writes its log to our log, and registers the built-in elements.
+/// Initialises GStreamer, redirects its log to the log of this program, and registers the built-in elements.
 #[cfg(feature = "gstreamer")]
 pub fn init_gstreamer() -> miette::Result<()> {
     gst::init()

@@ -7,14 +7,14 @@ use threadbare_rtp::call::LineState;
 
 use threadbare_config::StreamSpec;
 
-/// An order for the gateway's main thread. Orders about a stream are carried out in sequence.
+/// An order for the gateway's main thread. Orders about a stream are carried out in the order in which they were sent.
 #[derive(Debug)]
 pub enum Order {
-    /// Receive a stream that another node carries, without sending, and answer [`Answer::Prepared`].
+    /// Receive a stream that another node carries, without sending it. The answer is [`Answer::Prepared`].
     Prepare(Carried),
-    /// Carry a stream. Continue it from the state if it is prepared; otherwise, start it.
+    /// Carry a stream. If the stream is prepared, it continues from the state, else it is started.
     Start(Carried, Option<LineState>),
-    /// Stop a stream between two packets, and answer [`Answer::HandedOver`].
+    /// Stop a stream between two packets. The answer is [`Answer::HandedOver`].
     HandOver(Arc<str>),
     /// Stop a stream.
     Stop(Arc<str>),
@@ -23,16 +23,16 @@ pub enum Order {
 /// A stream that this node carries.
 #[derive(Debug, Clone)]
 pub struct Carried {
-    /// The stream.
+    /// The settings of the stream.
     pub spec: Arc<StreamSpec>,
-    /// Number of this owner. It is part of the CNAME in RTCP, so that two simultaneous owners would be visible.
+    /// Number of this owner. It is part of the CNAME in RTCP, so that two simultaneous owners can be noticed.
     pub epoch: u64,
-    /// The stream may be sent only while this fence is open. `None`: it may always be sent.
+    /// Fence that must be open while the stream sends. `None`: the stream may always send.
     pub fence: Option<Fence>,
 }
 
 impl Carried {
-    /// Whether both are the same stream with the same owner.
+    /// Whether both values mean the same stream with the same owner.
     #[must_use]
     pub fn is(&self, other: &Carried) -> bool {
         let same_fence = match (&self.fence, &other.fence) {
@@ -47,9 +47,9 @@ impl Carried {
 /// An answer of the gateway's main thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The stream's input is received, and so much is buffered that nothing is missing when the stream starts. Or it has no
-    /// input.
+    /// The input of the stream is received, and enough of it is buffered, so that no packet will be missing when the stream starts. A
+    /// stream without input counts as prepared too.
     Prepared(Arc<str>),
-    /// The stream has stopped here. Contains its state; `None`: it did not run.
+    /// The stream has stopped on this node. The value contains its state, or `None` if it did not run.
     HandedOver(Arc<str>, Option<LineState>),
 }

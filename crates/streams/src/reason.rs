@@ -7,7 +7,7 @@
 /// Returns the sentence for an error or a warning of `element`.
 pub(crate) fn plain(element: &str, message: &str, debug: Option<&str>) -> String {
     let message = message.trim().trim_end_matches('.');
-    // The debug string is "FILE(LINE): FUNCTION (): OBJECT:", followed by the cause in a new line (gst_element_message_full).
+    // The debug string is "FILE(LINE): FUNCTION (): OBJECT:". If there is a cause, it follows on a new line (gst_element_message_full).
     let cause = debug.and_then(|debug| debug.split_once(":\n"));
     let cause = cause.map_or("", |(_, cause)| cause.trim());
     match (element, cause) {

@@ -1,4 +1,4 @@
-//! Requests to reload the configuration. Any thread can send one. The main thread carries it out, and replies.
+//! Requests to reload the configuration. Any thread can send a request. The main thread carries it out and replies.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
@@ -7,20 +7,20 @@ use tokio::sync::oneshot;
 
 use crate::event::Event;
 
-/// The applied changes.
+/// The changes that a reload has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reloaded {
     /// Number of streams that were started.
     pub streams_added: usize,
     /// Number of streams that were ended.
     pub streams_removed: usize,
-    /// Number of streams that were restarted, because their settings have changed.
+    /// Number of streams that were restarted because their settings have changed.
     pub streams_restarted: usize,
     /// Whether settings of calls were changed.
     pub calls_changed: bool,
 }
 
-/// Why nothing was changed.
+/// The reason why nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotReloaded {
     /// The process was started with arguments instead of a file.
@@ -47,7 +47,7 @@ pub struct Reloads {
 type Waiting = oneshot::Sender<Result<Reloaded, NotReloaded>>;
 
 impl Reloads {
-    /// Creates the queue. `events` notifies the main thread of requests.
+    /// Creates the queue. The main thread is notified of requests through `events`.
     #[must_use]
     pub fn new(events: Sender<Event>) -> Reloads {
         Reloads {
@@ -60,7 +60,7 @@ impl Reloads {
     pub fn ask(&self) -> oneshot::Receiver<Result<Reloaded, NotReloaded>> {
         let (tell, told) = oneshot::channel();
         self.lock().push(tell);
-        // This fails if the process is ending. Then no reply comes.
+        // This fails if the process is ending. In that case there is no reply.
         let _ = self.events.send(Event::Reload);
         told
     }
@@ -68,7 +68,7 @@ impl Reloads {
     /// Replies to all callers that wait.
     pub fn answer(&self, outcome: &Result<Reloaded, NotReloaded>) {
         for tell in std::mem::take(&mut *self.lock()) {
-            // This fails if the caller has gone.
+            // This fails if the caller no longer waits.
             let _ = tell.send(outcome.clone());
         }
     }

@@ -4,46 +4,46 @@ use std::time::Duration;
 
 use threadbare_relay::{AudioStats, CallStats};
 
-/// The counters of a stream since it started. If source and sink have separate RTCP sessions, counters of both are added.
+/// The counters of a stream since it started. If source and sink have separate RTCP sessions, each counter is the sum of both sessions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamStats {
-    /// RTP packets that arrived.
+    /// Number of RTP packets that arrived.
     pub received: u64,
-    /// Time since the last packet of the peer; `None`: no packet has come. Jitter, losses and loudness were measured then.
+    /// Time since the last packet of the peer, at which jitter, losses and loudness were last measured. `None`: no packet has arrived.
     pub since_packet: Option<Duration>,
-    /// Datagrams that are neither RTP nor RTCP.
+    /// Number of datagrams that are neither RTP nor RTCP.
     pub malformed: u64,
-    /// Datagrams larger than expected.
+    /// Number of datagrams that are larger than expected.
     pub truncated: u64,
-    /// Packets from an address that is not the peer's.
+    /// Number of packets from other addresses than that of the peer.
     pub strangers: u64,
-    /// Datagrams of the sender that SRTP refused: they were not authentic, or replays.
+    /// Number of datagrams of the sender that SRTP refused because they were not authentic, or because they were replays.
     pub srtp_refused: u64,
-    /// Packets of a payload type that the stream does not accept.
+    /// Number of packets with a payload type that the stream does not accept.
     pub other_payload_types: u64,
-    /// Packets that missed their deadline.
+    /// Number of packets that missed their deadline.
     pub lost: u64,
-    /// Packets that arrived after their deadline.
+    /// Number of packets that arrived after their deadline.
     pub late: u64,
-    /// Interarrival jitter (RFC 3550, A.8), milliseconds.
+    /// Interarrival jitter in milliseconds (RFC 3550, A.8).
     pub jitter_ms: f64,
-    /// Milliseconds of concealed audio for missing packets.
+    /// Duration of the concealed audio for missing packets, in milliseconds.
     pub concealed_ms: u64,
-    /// RTP packets sent.
+    /// Number of RTP packets that were sent.
     pub sent: u64,
-    /// RTP packets that could not be sent.
+    /// Number of RTP packets that could not be sent.
     pub send_errors: u64,
-    /// RTCP packets sent.
+    /// Number of RTCP packets that were sent.
     pub rtcp_sent: u64,
-    /// RTCP packets that arrived.
+    /// Number of RTCP packets that arrived.
     pub rtcp_received: u64,
-    /// Unreadable RTCP packets.
+    /// Number of RTCP packets that could not be parsed.
     pub rtcp_errors: u64,
-    /// Name of the active input; `None`: the stream has only one input.
+    /// Name of the active input. `None`: the stream has only one input.
     pub active: Option<String>,
-    /// Number of changes of input.
+    /// Number of changes from one input to another.
     pub switches: u64,
-    /// Loudness of the output; `None`: it is not measured.
+    /// Loudness of the output. `None`: it is not measured.
     pub loudness: Option<Loudness>,
 }
 
@@ -64,7 +64,7 @@ pub struct Loudness {
 
 impl From<threadbare_relay::Loudness> for Loudness {
     fn from(measured: threadbare_relay::Loudness) -> Loudness {
-        // Treat very low values, such as -958 LUFS, as silence: they come from filters that fade slowly.
+        // Very low values, such as -958 LUFS, count as silence, because they come from filters that fade slowly.
         let level = |lufs: f64| {
             if lufs < SILENCE_LUFS {
                 f64::NEG_INFINITY

@@ -1,9 +1,8 @@
-//! One WebSocket: a sink for the demultiplexer, and the task that owns the connection.
+//! A WebSocket of a client. It has a sink for the demultiplexer, and a task that owns the connection.
 //!
-//! A WebSocket needs more than writes. Only a read notices a close, a pong or a reset; a peer that disappears without a FIN is
-//! noticed only by pings; and the server must close the connection with a code. So a task owns the WebSocket, and the
-//! demultiplexer's sink is a short channel to that task. When the connection ends for any reason, the task drops the
-//! subscription.
+//! A WebSocket needs more than writes. Only a read notices a close, a pong or a reset. If a peer disappears without a FIN, only missing
+//! pongs show this. And the server must close the connection with a code. So a task owns the WebSocket, and the demultiplexer's sink is a
+//! short channel to that task. When the connection ends for any reason, the task drops the subscription.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::feed::Message;
 /// together.
 const OUTLET_MESSAGES_MAX: usize = 16;
 
-/// How long a client may take to answer the close frame.
+/// Maximum time that a client may take to answer the close frame.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The error of a sink whose connection has ended.
@@ -38,7 +37,7 @@ pub(crate) struct Outlet {
     is_closed: Arc<AtomicBool>,
 }
 
-/// The receiving end of the same channel, which belongs to the connection's task.
+/// The receiving end of the same channel. It belongs to the connection's task.
 pub(crate) struct Deliveries {
     receiver: mpsc::Receiver<Bytes>,
     is_closed: Arc<AtomicBool>,
@@ -73,7 +72,7 @@ impl Sink<Message> for Outlet {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        // Does nothing: the connection's task flushes.
+        // There is nothing to do, because the connection's task flushes.
         Poll::Ready(Ok(()))
     }
 
@@ -81,16 +80,16 @@ impl Sink<Message> for Outlet {
         let has_gone = (self.sender.get_ref()).is_none_or(mpsc::Sender::is_closed);
         self.is_closed.store(true, Ordering::Release);
         self.sender.close();
-        // A connection that ended by itself did not take all messages. The error makes the report count it as dropped, not as
+        // A connection that ended by itself has not taken all messages. Because of the error, the report counts it as dropped, not as
         // closed.
         Poll::Ready(if has_gone { Err(Gone) } else { Ok(()) })
     }
 }
 
-/// Why a connection is over.
+/// The reason why a connection is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// The client closed it, or reset it.
+    /// The client closed or reset the connection.
     Left,
     /// The client sent no pong, or read nothing, for too long.
     Silent,
@@ -100,7 +99,7 @@ pub(crate) enum Over {
     Dropped,
 }
 
-/// Carries messages to the client until one side ends. The caller ends the subscription, then calls [`close`].
+/// Carries messages to the client until one side ends. After this, the caller must end the subscription and then call [`close`].
 pub(crate) async fn serve(
     socket: &mut (SplitSink<WebSocket, ws::Message>, SplitStream<WebSocket>),
     deliveries: &mut Deliveries,
@@ -113,7 +112,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Writes messages and pings.
+/// Sends messages and pings to the client.
 async fn deliver(
     write: &mut SplitSink<WebSocket, ws::Message>,
     deliveries: &mut Deliveries,
@@ -161,7 +160,7 @@ fn frame(payload: Bytes) -> ws::Message {
     }
 }
 
-/// Reads pongs and the close frame. Clients send nothing else.
+/// Receives pongs and the close frame. Clients send nothing else.
 async fn listen(read: &mut SplitStream<WebSocket>, patience: Duration) -> Over {
     loop {
         match timeout(patience, read.next()).await {
@@ -172,8 +171,8 @@ async fn listen(read: &mut SplitStream<WebSocket>, patience: Duration) -> Over {
     }
 }
 
-/// Sends the close frame with the reason, and waits until the client closes its side. RFC 6455, section 7.1.1: after the closing
-/// handshake, the server closes the TCP connection.
+/// Sends the close frame with the reason. Then waits until the client closes its side. After the closing handshake, the server closes the
+/// TCP connection (RFC 6455, section 7.1.1).
 pub(crate) async fn close(
     socket: (SplitSink<WebSocket, ws::Message>, SplitStream<WebSocket>),
     over: Over,
@@ -191,12 +190,12 @@ pub(crate) async fn close(
     let reason = Utf8Bytes::from_static(reason);
     let handshake = async {
         let close = ws::Message::Close(Some(CloseFrame { code, reason }));
-        // Sending fails if the client has sent a close frame first. Reading on then sends the answer to that frame.
+        // This fails if the client has already sent a close frame. In that case, reading on sends the answer to that frame.
         let _ = write.send(close).await;
         while let Some(Ok(_)) = read.next().await {}
     };
     let _ = timeout(CLOSE_TIME_MAX, handshake).await;
 }
 
-/// Close code for a replaced connection. RFC 6455, section 7.4.2: 4000 to 4999 are for private use.
+/// Close code for a replaced connection. The codes from 4000 to 4999 are for private use (RFC 6455, section 7.4.2).
 const CODE_REPLACED: u16 = 4000;

@@ -1,4 +1,5 @@
-//! The broker's side of the demultiplexer: passes messages in, and reports back which ones are accounted for.
+//! The broker's side of the demultiplexer. It passes messages to the demultiplexer, and tells the broker's task which messages are
+//! accounted for.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 /// A message for one client.
 #[derive(Debug, Clone)]
 pub struct Message {
-    /// The client's ID, as in its path `/clients/ID`.
+    /// ID of the client, as in its path `/clients/ID`.
     pub client: Arc<str>,
-    /// Sent unchanged: as text if it is UTF-8, otherwise as binary data.
+    /// The contents, which are sent unchanged. They are sent as text if they are UTF-8, otherwise as binary data.
     pub payload: Bytes,
 }
 
@@ -28,20 +29,20 @@ impl Identifiable for Message {
     }
 }
 
-/// Reports to a broker that a message is *accounted for*: a client's connection has accepted it, it waits in the client's buffer,
-/// or it was dropped and counted. The client may not have read it yet.
+/// Tells the broker's task that a message is *accounted for*. This means that a client's connection has accepted the message, that it waits
+/// in the client's buffer, or that it was dropped and counted. The client may not have read it yet.
 ///
-/// If the report came only when the client has read the message, waiting messages would use up the broker's limit on
-/// unacknowledged messages (RabbitMQ's prefetch count). Then one client that reads nothing would hold up all other clients.
+/// If a receipt came only after the client has read the message, waiting messages would use up the broker's limit on unacknowledged
+/// messages (RabbitMQ's prefetch count). So one client that reads nothing would hold up all other clients.
 #[derive(Debug)]
 pub struct Receipt {
-    /// Receives `number` when the message is accounted for.
+    /// Gets `number` when the message is accounted for.
     pub accounted: watch::Sender<u64>,
     /// All messages up to this one are accounted for.
     pub number: u64,
 }
 
-/// Input for a broker's messages. When it is dropped, the input of the demultiplexer ends.
+/// Input for the messages of a broker. When it is dropped, the input of the demultiplexer ends.
 #[derive(Debug)]
 pub struct Feed {
     sender: mpsc::Sender<(Message, Option<Receipt>)>,
@@ -50,19 +51,19 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Waits for room, then puts a message in. Returns `false`, and drops the message, if the demultiplexer has ended.
+    /// Waits for room, then adds a message. If the demultiplexer has ended, drops the message and returns `false`.
     pub async fn put(&self, client: &str, payload: Bytes, receipt: Option<Receipt>) -> bool {
         let client = client.into();
         let sent = self.sender.send((Message { client, payload }, receipt));
         sent.await.is_ok()
     }
 
-    /// Returns when the program has been asked to end.
+    /// Waits until the program is asked to end.
     pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }
 
-    /// The state of the connection to the broker, for `GET /statistics`.
+    /// Returns the state of the connection to the broker, for `GET /statistics`.
     pub fn broker(&self) -> &Arc<Broker> {
         &self.broker
     }
@@ -77,13 +78,13 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Records that a connection to the broker is ready, so that messages come from now on.
+    /// Records that there is a connection to the broker, so that messages come from now on.
     pub fn connected(&self) {
         self.connections.fetch_add(1, Relaxed);
         self.is_connected.store(true, Relaxed);
     }
 
-    /// Records that the connection to the broker has ended, so that no messages come.
+    /// Records that the connection to the broker has ended, so that no more messages come.
     pub fn disconnected(&self) {
         self.is_connected.store(false, Relaxed);
     }
@@ -117,7 +118,7 @@ impl Stream for Input {
     type Item = Message;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message>> {
-        // The demultiplexer asks for a message only when it has routed the previous one. So the previous one is accounted for.
+        // The demultiplexer asks for a message only after it has routed the previous one. So the previous message is accounted for.
         if let Some(receipt) = self.last.take() {
             receipt.accounted.send_replace(receipt.number);
         }

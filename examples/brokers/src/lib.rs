@@ -1,5 +1,5 @@
-//! Sends the messages of a broker to WebSocket clients, each at its own pace: the code that `rabbitmq-websockets` and
-//! `nats-websockets` share.
+//! Code that `rabbitmq-websockets` and `nats-websockets` share. It sends the messages of a broker to WebSocket clients, to each client at
+//! its own pace.
 //!
 //! ```text
 //!  broker --> Feed --> Demultiplexer --> Outlet --> task of the connection --> WebSocket

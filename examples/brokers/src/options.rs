@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use threadbare_demux::{Policy, RateLimit, Service};
 
-/// The arguments of the WebSocket side. Each program has its own for the broker's side.
+/// The arguments of the WebSocket side. Each program has its own arguments for the broker's side.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Where WebSocket clients connect; with port 0, the program prints the port it got
@@ -47,7 +47,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// How the demultiplexer serves each client.
+    /// Returns how the demultiplexer serves each client.
     pub(crate) fn service(&self) -> Service {
         Service {
             policy: self.policy,
@@ -57,7 +57,7 @@ impl Options {
     }
 }
 
-/// Messages per unit of time.
+/// Number of messages per unit of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     messages: u32,
@@ -105,7 +105,7 @@ fn parse_policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-/// The longest time that is accepted, a day: a longer time is probably a mistake in the unit.
+/// The longest accepted time, which is a day. A longer time is probably a mistake in the unit.
 const SECONDS_MAX: u64 = 86_400;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -26,7 +26,7 @@ use crate::feed::{self, Feed, Input};
 use crate::options::Options;
 use crate::server::{self, Clients, Messages, Shared};
 
-/// Logs to standard error, at the levels in `RUST_LOG`, by default `info`.
+/// Writes the log to standard error, at the levels in `RUST_LOG`. Without `RUST_LOG`, the level is `info`.
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -36,8 +36,8 @@ pub fn log_to_stderr() {
         .init();
 }
 
-/// Runs until SIGTERM or SIGINT, or until `consume` ends. `consume` puts the broker's messages into the feed until the feed is
-/// stopped. The first line of output is the address, and the last line is the report.
+/// Runs until SIGTERM or SIGINT, or until `consume` ends. `consume` puts the broker's messages into the feed until the feed is stopped. The
+/// first line of the program's output is its address, and the last line is the report.
 ///
 /// # Errors
 /// Fails if the program cannot listen on the address, or if `consume` fails.
@@ -97,7 +97,7 @@ fn serve(listener: TcpListener, shared: Shared, buffer: usize) -> JoinHandle<std
 }
 
 fn set_up(stream: &TcpStream, buffer: usize) {
-    // Messages are small and are flushed in batches: Nagle's algorithm would only hold them back.
+    // Nagle's algorithm would only delay the messages, because they are already flushed in batches.
     let done = stream
         .set_nodelay(true)
         .and_then(|()| SockRef::from(stream).set_send_buffer_size(buffer));
@@ -117,7 +117,7 @@ fn demultiplex(input: Input, deadline: Duration) -> (Handle<Arc<str>, Outlet>, R
         Builder::new(ById, judge)
             .clock(move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
             .deadline(move || sleep(deadline))
-            // Clients choose their IDs. A random seed prevents them from choosing IDs whose hashes collide.
+            // Clients choose their IDs. The seed is random, so that clients cannot choose IDs whose hashes collide.
             .seed(RandomState::new().hash_one(0))
             .build(input);
     (demultiplexer.handle(), tokio::spawn(demultiplexer))
@@ -133,8 +133,8 @@ async fn signalled() -> Result<()> {
     Ok(())
 }
 
-/// Waits for the demultiplexer's report, and aborts the demultiplexer if it takes too long. The demultiplexer's own deadline
-/// starts at the end of its input, which a client with the policy `block` may delay.
+/// Waits for the demultiplexer's report. If it takes too long, aborts the demultiplexer. The demultiplexer's own deadline would not do,
+/// because it starts at the end of the input, which a client with the policy `block` may delay.
 async fn finish(
     mut running: Running,
     handle: &Handle<Arc<str>, Outlet>,
@@ -154,7 +154,7 @@ async fn finish(
 struct EndReport {
     end: &'static str,
     messages: Messages,
-    /// Number of connections that took all their messages.
+    /// Number of connections that took all their messages before they were closed.
     closed: u64,
     /// Number of connections that ended by themselves, or did not take all their messages in time.
     dropped: u64,

@@ -1,4 +1,4 @@
-//! The HTTP side: `GET /clients/ID` is a WebSocket, `GET /statistics` is JSON.
+//! The HTTP side. `GET /clients/ID` opens a WebSocket, and `GET /statistics` returns JSON.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ const FRAME_BYTES_MAX: usize = 4096;
 
 type Subscription = Guard<Arc<str>, Outlet>;
 
-/// State that requests share.
+/// State that all requests share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) handle: Handle<Arc<str>, Outlet>,
@@ -47,8 +47,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-/// The connections, by number. The client's ID cannot be the key: a client's old connection may end after its next one has
-/// started.
+/// The connections, by number. The client's ID cannot be the key, because a client's old connection may end after its next one has started.
 pub(crate) struct Clients {
     most: usize,
     connected: Mutex<Connected>,
@@ -69,7 +68,7 @@ impl Clients {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connected> {
-        // No code panics while it holds this lock, so a poisoned lock cannot occur.
+        // No code panics while it holds this lock, so the lock cannot be poisoned.
         self.connected
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -100,14 +99,14 @@ struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let ended = self.clients.lock().subscriptions.remove(&self.number);
-        // The guard sends an order, which must not happen under the lock.
+        // The drop sends an order to the demultiplexer, which must not happen under the lock.
         drop(ended);
     }
 }
 
 impl Shared {
-    /// Registers a client. Call this before the answer to the handshake is sent: then the client gets all messages that come
-    /// after that answer.
+    /// Registers a client. Call this before the answer to the handshake is sent, so that the client gets all messages that come after that
+    /// answer.
     fn register(&self, id: &Arc<str>) -> Result<(Registered, Deliveries), &'static str> {
         let mut connected = self.clients.lock();
         if connected.subscriptions.len() >= self.clients.most {
@@ -135,8 +134,7 @@ impl Shared {
         let mut socket = socket.split();
         let over = client::serve(&mut socket, &mut deliveries, self.patience).await;
         info!(client = %id, ?over, "disconnected");
-        // Ends the subscription before the closing handshake, which takes a while. No more messages then wait for this
-        // connection.
+        // The subscription ends before the closing handshake, which takes some time. So no more messages wait for this connection.
         drop((deliveries, registered));
         client::close(socket, over, self.stop.is_cancelled()).await;
     }
@@ -191,9 +189,9 @@ struct Snapshot {
 
 #[derive(Serialize)]
 struct BrokerStatistics {
-    /// Whether the program can get messages at present.
+    /// Whether there is a connection to the broker, so that messages can come.
     connected: bool,
-    /// Number of connections to the broker so far.
+    /// Number of connections to the broker since the start of the program.
     connections: u64,
     /// Number of messages that the broker's client library dropped before this program could count them.
     dropped: u64,

@@ -1,4 +1,4 @@
-//! `nats-websockets` with a real NATS.
+//! Tests `nats-websockets` with a real NATS server.
 
 mod common;
 
@@ -41,7 +41,7 @@ async fn clients_stay_connected_while_the_broker_restarts() {
     scenarios::clients_stay_connected_while_the_broker_restarts(BROKER).await;
 }
 
-// Scenarios that do not depend on the broker use NATS, which starts sooner.
+// Scenarios that do not depend on the broker use NATS, because it starts faster than RabbitMQ.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_connects_again_takes_over() {
@@ -74,8 +74,8 @@ async fn a_client_that_is_too_slow_is_disconnected_if_the_policy_says_so() {
         .await;
     let statistics = program.until_received(1000).await;
     let messages = &statistics["messages"];
-    // Ten messages were dropped in a row, and the ten in the buffer with them. Earlier ones may have been dropped while the
-    // connection's task was too slow.
+    // Ten messages were dropped in a row, and the ten messages in the buffer were dropped with the connection. Earlier messages may have
+    // been dropped while the connection's task was too slow.
     assert!(messages["overflowed"].as_u64() >= Some(20), "{messages}");
     let (numbers, code) = Client::read(slow).end().await;
     assert_eq!(code, Some(1008));

@@ -1,4 +1,4 @@
-//! `rabbitmq-websockets` with a real RabbitMQ.
+//! Tests `rabbitmq-websockets` with a real RabbitMQ server.
 
 mod common;
 
@@ -40,7 +40,8 @@ async fn clients_stay_connected_while_the_broker_restarts() {
     scenarios::clients_stay_connected_while_the_broker_restarts(BROKER).await;
 }
 
-/// A client that blocks the input holds up messages that are not accounted for. They are not acknowledged when the program ends.
+/// A client that blocks the input holds up messages, which are then not accounted for. These messages are not acknowledged when the program
+/// ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_were_not_accounted_for_stay_in_the_queue() {
     let server = Server::shared(BROKER);
@@ -57,7 +58,7 @@ async fn messages_that_were_not_accounted_for_stay_in_the_queue() {
     let (report, status) = program.stop().await;
     assert!(status.success(), "{status}");
     assert_eq!(report["end"], "aborted");
-    // Eleven messages: ten in the buffer, which were acknowledged, and the next message, which was not.
+    // The eleven messages are ten in the buffer, which were acknowledged, and the next message, which was not.
     assert_eq!(report["messages"]["abandoned"], 11);
     let accounted = report["messages"]["received"].as_u64().unwrap() - 1;
     publisher.until_queued("block", 1000 - accounted).await;

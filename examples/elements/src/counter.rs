@@ -1,4 +1,4 @@
-//! A sink that counts buffers, each at its time.
+//! A sink that counts each buffer at the buffer's time.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! A filter that waits: each buffer leaves some milliseconds after it arrived, without blocking a thread.
+//! A filter that delays buffers. Each buffer leaves some milliseconds after it has arrived. No thread is blocked during the delay.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

@@ -1,4 +1,4 @@
-//! A source: an empty buffer every 20 ms.
+//! A source that pushes an empty buffer every 20 ms.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ gstthreadbare::element! {
 
 const INTERVAL_NS: u64 = 20_000_000;
 
-/// Lives on the context's thread.
+/// State of the source on the context's thread.
 pub struct Ticks {
     left: u32,
     due_ns: u64,

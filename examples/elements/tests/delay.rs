@@ -1,4 +1,4 @@
-//! Tests of a filter that waits: order, cancelled waits, a suspended source, ordinary threads.
+//! Tests the filter that delays buffers: order, cancelled waits, a suspended source, and ordinary threads.
 #![allow(missing_docs, reason = "a test")]
 
 use std::sync::Once;
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 
-/// No test waits for this long unless something hangs.
+/// Maximum wait of a test. It is only reached if something hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A delay that a test never waits for: it cancels the wait.
+/// A long delay, whose end no test awaits. The test cancels the wait.
 const HOUR_MS: u32 = 3_600_000;
 
 fn init() {
@@ -26,7 +26,7 @@ fn init() {
 struct Pipe {
     pipeline: gst::Pipeline,
     seen: Receiver<String>,
-    /// Gets an item whenever the source has pushed all its buffers and the last push has returned.
+    /// Receives an item each time when the source has pushed all its buffers and the last push has returned.
     idle: Receiver<()>,
 }
 
@@ -87,14 +87,14 @@ impl Pipe {
         );
     }
 
-    /// Pushes the pipeline's first buffer. The buffer is in the filter's line when this function returns.
+    /// Pushes the first buffer of the pipeline. When this function returns, the buffer waits in the filter.
     fn push_into_line(&self, bytes: usize, caps: &str) {
         self.idle.recv_timeout(DEADLINE).expect("it plays");
         self.push(bytes, caps);
         self.idle.recv_timeout(DEADLINE).expect("it is pushed");
     }
 
-    /// The items that arrive, up to `last`.
+    /// Returns the items that arrive, up to and including `last`.
     fn up_to(&self, last: &str) -> Vec<String> {
         let mut all = Vec::new();
         while all.last().is_none_or(|seen| seen != last) {
@@ -106,7 +106,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // Hangs if a wait is not cancelled; the test runner then names the test.
+        // If a wait is not cancelled, this call hangs. In that case the test runner names the test.
         let _ = self.pipeline.set_state(gst::State::Null);
     }
 }
@@ -164,7 +164,7 @@ fn flush_stop_alone_cancels_the_waits() {
 #[test]
 fn a_full_line_suspends_the_source() {
     const PUSHED: u64 = 200;
-    /// Number of buffers that the full filter holds: the bound of its line, and one buffer beyond the bound.
+    /// Number of buffers that the full filter holds. It is the limit of the filter's queue plus one.
     const HELD: u64 = 65;
     let pipe = Pipe::fed(HOUR_MS);
     let source = pipe.get("in");
@@ -187,7 +187,7 @@ fn buffers_of_an_ordinary_thread_pass() {
     assert_eq!(buffers.count(), 3);
 }
 
-/// The state changes on another thread while the source's thread waits. Deactivating the pad ends the wait.
+/// The state is changed on another thread while the source's thread waits. The pad is then deactivated, which ends the wait.
 #[test]
 fn stopping_releases_a_thread_that_waits() {
     let pipe = Pipe::playing(&format!(
@@ -205,7 +205,7 @@ fn stopping_releases_a_thread_that_waits() {
     result.unwrap();
 }
 
-/// While a branch of a tee waits for room, it is unlinked. The other branch then continues.
+/// A branch of a tee is unlinked while it waits for room. After that, the other branch continues.
 #[test]
 fn unlinking_a_full_filter_releases_the_source() {
     let pipe = Pipe::playing(&format!(

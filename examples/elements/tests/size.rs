@@ -1,7 +1,7 @@
-//! The examples are for reading, so they stay short.
+//! Tests that the examples stay short, because they are meant to be read.
 #![allow(missing_docs, reason = "a test")]
 
-/// Limits the number of lines, without blank lines and comments.
+/// The number of lines is limited, without blank lines and comments.
 #[test]
 fn the_example_elements_are_short() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");

@@ -7,7 +7,7 @@ use gst::prelude::*;
 
 const STREAMS: usize = 1000;
 const BUFFERS: u32 = 5;
-/// No test waits for this long unless something hangs.
+/// Maximum wait of a test. It is only reached if something hangs.
 const DEADLINE: gst::ClockTime = gst::ClockTime::from_seconds(300);
 
 fn threads() -> usize {
@@ -24,7 +24,7 @@ fn make(name: &str) -> gst::Element {
     gst::ElementFactory::make(name).build().unwrap()
 }
 
-/// Adds a stream; returns its sink.
+/// Adds a stream to the pipeline. Returns its sink.
 fn add_stream(pipeline: &gst::Pipeline, buffers: u32) -> gst::Element {
     let (ticker, delay, counter) = (
         make("ts-exampleticker"),
@@ -79,7 +79,7 @@ fn a_thousand_streams_take_as_many_threads_as_one() {
         assert_eq!(counted(sink), u64::from(BUFFERS));
     }
 
-    // The latency query contains the latency of each element.
+    // The result of the latency query contains the latency of each element.
     let mut latency = gst::query::Latency::new();
     assert!(pipeline.query(&mut latency));
     let (is_live, min, max) = latency.result();

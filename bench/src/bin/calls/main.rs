@@ -1,5 +1,5 @@
-//! Compares `threadbare serve` with Debian's rtpengine, in one run, as relays for the calls of a SIP proxy. Prints the lines of
-//! `bench/results/calls.jsonl`.
+//! Compares `threadbare serve` with Debian's rtpengine as relays for the calls of a SIP proxy. One run measures both of them, and prints
+//! the lines of `bench/results/calls.jsonl`.
 //!
 //! Each measurement restarts the relay and controls it by the ng protocol, as a proxy does. The CPU time is that of all threads
 //! of the relay's process, divided by the packets that the parties sent in the measured window. rtpengine runs in user space
@@ -136,7 +136,7 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
     drop(relay);
     drop(network);
     std::fs::remove_dir_all(folder)?;
-    // The next measurement must begin without calls.
+    // The next measurement must begin with a relay that has no calls.
     match &state {
         Some(state) if state.exists() => std::fs::remove_file(state)?,
         _ => {}
@@ -162,7 +162,7 @@ fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Fi
     talk.join()?;
     let mut gaps = parties.gaps();
     gaps.sort_unstable();
-    // Each call has two parties, whose streams keep their SSRCs after the restart.
+    // Each call has two parties. Their streams keep their SSRCs after the restart, so there is one source per party.
     ensure!(gaps.len() == 2000, "{} sources", gaps.len());
     let ms = |gap: Option<&Duration>| gap.map_or(0.0, |gap| gap.as_secs_f64() * 1e3);
     Ok(Figures {
@@ -240,8 +240,8 @@ fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     figures
 }
 
-/// Measures a number of calls that `run` creates and ends. With `had_calls`, the relay has already had as many calls, twice.
-/// They ended some seconds ago, so that their ports may be reused.
+/// Measures a number of calls that `run` creates and ends. With `had_calls`, `run` first creates and ends as many calls twice. After each
+/// time, this function waits until the ports of the ended calls may be reused.
 fn signalled(
     relay: &Relay,
     had_calls: bool,
@@ -305,16 +305,16 @@ fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     })
 }
 
-/// Measurements that are made only on demand.
+/// Measurements that are made only if the option `--only` names them.
 const RECORDED: [What; 2] = [What::Recorded1000, What::Coded1000];
 /// Time after which all sent packets have arrived.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Interval between checks of the lateness.
+/// Interval between two readings of the media threads' lateness.
 const LOOK: Duration = Duration::from_millis(500);
-/// Number of calls in a measurement. The process has enough descriptors for all their ports.
+/// Number of calls in a measurement. The process may open enough descriptors for all ports of these calls.
 const SIGNALLED: u32 = 3500;
-/// Pause after a burst of calls. It is longer than threadbare reserves the ports of an ended call. rtpengine does not reserve
-/// ports.
+/// Pause after a burst of calls. It is longer than the time for which threadbare reserves the ports of an ended call. rtpengine does not
+/// reserve such ports.
 const RESTED: Duration = Duration::from_secs(11);
 const OFFERING: Duration = Duration::from_secs(6);
 const OFFER_INTERVAL: Duration = Duration::from_millis(5);

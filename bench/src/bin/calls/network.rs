@@ -1,4 +1,5 @@
-//! A network namespace for the relay, with a link to the parties. So packets arrive on a network device, as in production.
+//! A network namespace for the relay, with a link to the parties. Because of the link, packets arrive on a network device, as in
+//! production.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -33,8 +34,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns a command that runs a program in the namespace. `ip netns exec` is replaced by the program, so the process stays
-    /// the same.
+    /// Returns a command that runs a program in the namespace. `ip netns exec` replaces itself by the program, so both have the same
+    /// process id.
     pub(crate) fn command(&self, program: &std::path::Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);

@@ -45,7 +45,7 @@ pub(crate) struct Parties {
     sources: Arc<Mutex<Option<Sources>>>,
 }
 
-/// For each SSRC: the time of its last packet, and the longest time between two packets.
+/// The time of the last packet and the longest time between two packets, for each SSRC.
 type Sources = HashMap<u32, (Instant, Duration)>;
 
 impl Parties {
@@ -88,13 +88,13 @@ impl Parties {
         })
     }
 
-    /// From now on, records when packets arrive.
+    /// Starts to record when packets arrive.
     pub(crate) fn watch(&self) {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         *sources = Some(Sources::new());
     }
 
-    /// Returns the longest time between two packets, for each source.
+    /// Returns the longest time between two packets of each source.
     pub(crate) fn gaps(&self) -> Vec<Duration> {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let all = sources.iter().flat_map(HashMap::values);

@@ -35,7 +35,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// From now on, each new call is recorded.
+    /// Makes the relay record each call that is created from now on.
     pub(crate) fn record_calls(&mut self) {
         self.records = true;
     }
@@ -58,7 +58,7 @@ impl Proxy {
         let number = self.send(&request)?;
         loop {
             let (of, reply) = self.receive()?;
-            // The reply to an earlier request, which timed out, may arrive now.
+            // This may be a late reply to an earlier request that timed out.
             if of == number {
                 return Ok(reply);
             }

@@ -32,14 +32,14 @@ impl Relay {
         state: Option<&Path>,
         (recordings, format): (&Path, &str),
     ) -> Result<Relay> {
-        // Fixed ports are free, because the namespace has no other process.
+        // Fixed ports are certainly free, because the namespace has no other process.
         let http = SocketAddr::from((RELAY, 8080));
         let ng = SocketAddr::from((RELAY, 2223));
         let (own, span) = (RELAY.to_string(), "40000-59999");
         let mut command = match kind {
             Kind::Threadbare | Kind::ThreadbareXdp => {
                 let mut command = network.command(&options.threadbare);
-                // Calls are not logged, as with rtpengine.
+                // Messages about calls are not logged, as with rtpengine.
                 command.env("THREADBARE_LOG", "warn");
                 command.args(["serve", "--ng", &ng.to_string()]);
                 command.args(["--allow", &PARTIES.to_string()]);
@@ -113,7 +113,7 @@ impl Relay {
         Ok(Duration::from_nanos(ns))
     }
 
-    /// From now on, all threads of the relay run only on these cores.
+    /// Restricts all threads of the relay to these cores from now on.
     pub(crate) fn pin(&self, cores: &str) -> Result<()> {
         measure::pin(self.child.id(), cores)
     }

@@ -40,7 +40,7 @@ impl Bare {
             let encoder = match kind {
                 Kind::BareOpus => {
                     let format = super::ours::opus()?;
-                    // These are the media plane's settings for telephone audio.
+                    // The media plane uses the same settings for telephone audio.
                     let settings = EncoderSettings {
                         bitrate_bps: Some(24_000),
                         ..EncoderSettings::default()

@@ -1,6 +1,5 @@
-//! Compares the media plane with a bare loop, in one run. It measures losses, and the cost of whole sessions, calls, a shared
-//! port, meters, elements and Opus. Prints the lines of `bench/results/media.jsonl`: the head, then a line for each
-//! measurement.
+//! Compares the media plane with a bare loop, in one run. It measures losses, and the costs of whole sessions, of calls, of a shared port,
+//! of meters, of elements and of Opus. It prints the lines of `bench/results/media.jsonl`: the head, then a line for each measurement.
 //!
 //! Each measurement is a separate process. The kinds take turns, so that other load of the machine affects all of them. The CPU
 //! time is that of the thread that forwards the packets, divided by the packets that the sender has sent in the measured
@@ -57,11 +56,11 @@ struct Options {
 
 /// A measured implementation.
 trait Carrier {
-    /// Prefix of the threads' names.
+    /// Returns the prefix of the threads' names.
     fn threads(&self) -> &'static str;
-    /// Destination of each stream.
+    /// Returns the destination of each stream.
     fn ports(&self) -> Vec<std::net::SocketAddr>;
-    /// Number of heap allocations of the thread so far, or `None` if it is unknown.
+    /// Returns the number of heap allocations of the thread so far, or `None` if it is unknown.
     fn allocations(&self) -> Option<u64> {
         None
     }
@@ -128,7 +127,7 @@ fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
     let drain = Drain::start()?;
     let to = |stream: u32| drain.address(stream);
     let slice = Duration::from_millis(options.wait);
-    // One-time allocations of the library must not count for a stream.
+    // The one-time allocations of the library must not count as memory of a stream.
     ours::warm_up(kind)?;
     let resident_kib_before = measure::resident_kib()?;
     let begun = std::time::Instant::now();

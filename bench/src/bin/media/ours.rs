@@ -65,8 +65,8 @@ impl Codes {
         })
     }
 
-    /// Returns the configuration of a leg with PCMU (`law` 0), PCMA (1) or Opus (2). It sends to `to`, or to the sender of the
-    /// packets that it receives.
+    /// Returns the configuration of a leg with PCMU (`law` 0), PCMA (1) or Opus (2). The leg sends to `to`. Without `to`, it sends to the
+    /// address from which it receives packets.
     fn leg(&self, number: u32, law: u32, to: Option<SocketAddr>) -> LegConfig {
         LegConfig {
             ssrc: Ssrc(0x7000_0000 + 4 * number + law),
@@ -142,7 +142,7 @@ impl Lines {
         for stream in 0..streams {
             let leg: LegPorts = match &shared {
                 Some(shared) => shared.lease(Filter {
-                    // The sender numbers its streams like this.
+                    // The sender gives this SSRC to the stream.
                     ssrc: Some(Ssrc(stream + 1)),
                     ..Filter::default()
                 })?,
@@ -243,5 +243,5 @@ impl Carrier for Calls {
     }
 }
 
-/// Latency of the jitter buffers: the default of the gateway.
+/// Latency of the jitter buffers. It is the default of the gateway.
 const LATENCY_NS: u64 = 40_000_000;

@@ -178,5 +178,5 @@ const REPORT_EACH: usize = 250;
 /// Number of receiving sockets. Several of them share the load, because the kernel limits the queue of each socket.
 const SINKS: u16 = 16;
 const DRAIN_INTERVAL: Duration = Duration::from_millis(3);
-/// Size of the buffer for a received packet. An Opus packet may be longer than one of G.711.
+/// Size of the buffer for a received packet. An Opus packet may be longer than a G.711 packet.
 const ROOM_BYTES: usize = 512;

@@ -1,6 +1,6 @@
 //! Configurations that must be refused, with their messages.
 
-/// A configuration that must be refused: the text, required parts of the message, and the lines shown.
+/// A configuration that must be refused: its text, required parts of the message, and the lines that the message shows.
 pub(super) struct Refused {
     pub(super) text: &'static str,
     pub(super) says: &'static [&'static str],
@@ -621,7 +621,7 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
         says: &["`destination` cannot be", "the stream's own"],
         lines: &[4],
     },
-    // In a range, the second port belongs to the stream itself.
+    // In this range, the second stream would send to its own port.
     Refused {
         text: "name = \"a\"\nlisten = \"192.0.2.1:6000\"\ndestination = \"192.0.2.1:5998\"\ncount = 2\nstep = 2\ndestination-step = 4",
         says: &["`destination` cannot be", "192.0.2.1:6002"],

@@ -1,4 +1,4 @@
-//! Actions of the registry's owner, and its reports to the registry.
+//! Actions that the registry asks its owner to carry out, and what the owner reports to the registry.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use super::id::{CallId, StreamId};
 use super::record::CallRecord;
 use super::spec::StreamSpec;
 
-/// An action for the registry's owner. Actions must be taken in order.
+/// An action for the registry's owner, which must carry out the actions in order.
 #[derive(Debug)]
 pub enum Action<P> {
     /// Start a stream.
     Create {
-        /// Its name in later actions.
+        /// The stream's name in later actions.
         stream: StreamId,
         /// The call of the stream.
         call: CallId,
@@ -30,7 +30,7 @@ pub enum Action<P> {
         /// The complete new specification.
         spec: Box<StreamSpec>,
     },
-    /// End a stream; its ports are closed.
+    /// End a stream and close its ports.
     Remove {
         /// The stream.
         stream: StreamId,
@@ -52,9 +52,9 @@ pub enum Action<P> {
 /// A single command for a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamCommand {
-    /// Play media to a party in place of the other party's. This ends an earlier playback to that party.
+    /// Play media to a party instead of the other party's media. This ends an earlier playback to that party.
     Play {
-        /// The party that receives it.
+        /// The party that hears the media.
         to: Side,
         /// The media.
         source: MediaSource,
@@ -62,34 +62,34 @@ pub enum StreamCommand {
         times: u32,
         /// Longest total duration, ms.
         duration_ms: Option<u64>,
-        /// The first frame of the first repetition.
+        /// The frame at which the first repetition starts.
         start_frame: u64,
     },
     /// End the playback to a party.
     StopPlay {
-        /// The party that receives it.
+        /// The party that hears the media.
         to: Side,
     },
-    /// Send a DTMF digit of one party to the other one.
+    /// Send a DTMF digit to one party on behalf of the other.
     PlayKey {
-        /// The party whose digit it is.
+        /// The party on whose behalf the digit is sent.
         of: Side,
-        /// 0 to 15: `0` to `9`, `*`, `#`, `A` to `D` (RFC 4733, section 3.2).
+        /// Event code, 0 to 15: `0` to `9`, `*`, `#`, `A` to `D` (RFC 4733, section 3.2).
         key: u8,
         /// Duration, ms.
         duration_ms: u32,
-        /// Volume, dBm0; 0 or less.
+        /// Volume in dBm0, which is at most 0.
         volume_dbm0: i8,
         /// Pause before the next digit, ms.
         pause_ms: u32,
     },
     /// Record the stream to a file, or resume a paused recording.
     StartRecording(Recording),
-    /// Pause the recording; its file stays open.
+    /// Pause the recording. Its file stays open.
     PauseRecording,
     /// End the recording.
     StopRecording {
-        /// Delete its files.
+        /// Whether the files of the recording are deleted.
         discard: bool,
     },
 }
@@ -109,16 +109,16 @@ pub enum MediaSource {
 pub struct Recording {
     /// The file's name from the request. `None`: the recorder chooses it.
     pub destination: Option<String>,
-    /// The folder from the request. `None`: the recorder's.
+    /// The folder from the request. `None`: the recorder's default folder.
     pub directory: Option<String>,
     /// Metadata to store with the recording.
     pub metadata: Option<String>,
 }
 
-/// The times of a stream's last media, reported a few times a minute.
+/// The times at which a stream's parties were last heard. The owner reports them a few times a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Media {
-    /// Times from side A and side B, ns on the registry's clock. `None`: no media yet.
+    /// Time of the last media from side A and from side B, ns on the registry's clock. `None`: none has come yet.
     pub heard_ns: [Option<u64>; 2],
 }
 
@@ -134,11 +134,11 @@ pub struct StreamStats {
 pub struct SideStats {
     /// RTP packets, or datagrams of other media.
     pub rtp: Counts,
-    /// RTCP.
+    /// RTCP packets.
     pub rtcp: Counts,
     /// Time of the last RTP packet, ns on the registry's clock.
     pub heard_ns: Option<u64>,
-    /// Destination of RTP: learned, or signalled.
+    /// Destination of RTP to the party: its learned address, or else its signalled one.
     pub rtp_to: Option<SocketAddr>,
     /// The party's media sources, with their quality.
     pub sources: Vec<SourceStats>,
@@ -149,25 +149,24 @@ pub struct SideStats {
 pub struct Counts {
     /// Accepted packets.
     pub packets: u64,
-    /// Bytes of those packets, headers included.
+    /// Bytes of the accepted packets, headers included.
     pub bytes: u64,
     /// Refused packets.
     pub errors: u64,
 }
 
-/// The quality of one media source, by the reports about it. The lowest and the highest report are those with the lowest and the
-/// highest mean opinion score.
+/// The quality of one media source, as its reports show it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceStats {
-    /// Its SSRC.
+    /// The source's SSRC.
     pub ssrc: u32,
     /// Number of reports.
     pub samples: u32,
     /// The means of all reports. `None`: no report has come yet.
     pub average: Option<Quality>,
-    /// The worst report and its time, ns on the registry's clock.
+    /// The report with the lowest mean opinion score and its time, ns on the registry's clock.
     pub lowest: Option<(u64, Quality)>,
-    /// The best report and its time.
+    /// The report with the highest mean opinion score and its time.
     pub highest: Option<(u64, Quality)>,
 }
 
@@ -178,7 +177,7 @@ pub struct Quality {
     pub mos_tenths: u32,
     /// Interarrival jitter, ms.
     pub jitter_ms: u32,
-    /// Round trip, µs.
+    /// Round-trip time, µs.
     pub round_trip_us: u32,
     /// Packets lost, percent.
     pub loss_percent: u32,

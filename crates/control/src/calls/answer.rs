@@ -1,4 +1,4 @@
-//! Answers: specifies the streams, and writes the description for the author of the offer.
+//! Answers: specifies the streams, and writes the description that the author of the offer gets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use super::warnings::{Unusable, Warnings};
 use crate::codec::{self, Rules, Then};
 use crate::sdp::{Codec, Sdp};
 
-/// An answer that can be carried out.
+/// An answer that was accepted, ready to take effect.
 #[derive(Debug)]
 pub(super) struct Prepared {
     /// One entry per `m=` line of the offer. `None`: rejected.
     pub(super) specs: Vec<Option<Box<StreamSpec>>>,
-    /// The origin for the author of the offer.
+    /// The origin of the description for the author of the offer.
     pub(super) origin: Origin,
     pub(super) sdp: Sdp,
     pub(super) warnings: Warnings,
@@ -40,8 +40,7 @@ pub(super) fn prepare<P>(
     mut sdp: Sdp,
 ) -> Result<Prepared, Failure> {
     let (found, allowed) = (sdp.media.len(), exchange.media.len());
-    // Phones omit lines that they refuse. A description without any line does not count as an answer, and ends no
-    // running stream.
+    // Phones omit lines that they refuse. A description without any line does not count as an answer, so it ends no running stream.
     if found > allowed || found == 0 && allowed > 0 {
         return Err(Failure::Lines { found, allowed });
     }
@@ -100,7 +99,7 @@ pub(super) fn prepare<P>(
     })
 }
 
-/// The ports of the stream after this answer.
+/// Returns the ports of the stream after this answer.
 fn slot_of<'a, P>(
     dialog: &'a Dialog<P>,
     exchange: &'a Exchange<P>,
@@ -223,7 +222,7 @@ impl<P> LineReader<'_, P> {
             let what = format!("a=crypto has the offered suite {suite} under another tag");
             warnings.add(index, what);
         }
-        // Opportunistic keys (RFC 8643) are used if either description asks for them, or if the answerer uses its own.
+        // Opportunistic keys (RFC 8643) are used if either description asks for them, or if the answerer uses keys of its own.
         let is_opportunistic = !audio.transports[0].is_secure;
         let accepts = their_keys.is_some()
             || self.exchange.options.accepts_osrtp
@@ -256,7 +255,7 @@ impl<P> LineReader<'_, P> {
 /// The audio part of an answer.
 struct Answer {
     theirs: Remote,
-    /// The reason for the refusal of its first unusable key.
+    /// The reason why the answer's first unusable key is refused.
     refused: Option<String>,
     codecs: Vec<Codec>,
     transport: Option<Transport>,
@@ -266,7 +265,8 @@ fn line_family(remote: &Remote) -> &'static str {
     remote.rtp.map_or("", |rtp| Family::of(rtp.ip()).name())
 }
 
-/// "Codecs stripped using this option are treated as if they had never been in the SDP", unless none would be left.
+/// Returns the answered codecs that the rules keep, or all of them if no audio codec would be left. "Codecs stripped using this option are
+/// treated as if they had never been in the SDP".
 fn kept(codecs: Vec<Codec>, rules: &Rules) -> Vec<Codec> {
     let is_named = |codec: &Codec| {
         let excepted = rules
@@ -289,7 +289,7 @@ fn kept(codecs: Vec<Codec>, rules: &Rules) -> Vec<Codec> {
     }
 }
 
-/// Writes the line for the author of the offer.
+/// Returns the `m=` line for the author of the offer.
 fn line<'a, P>(
     answered: &'a Answered,
     offered: &'a Offered,
@@ -297,7 +297,7 @@ fn line<'a, P>(
     exchange: &'a Exchange<P>,
     options: &Options,
 ) -> Line<'a> {
-    // "the transport protocol that was originally offered".
+    // The documentation requires "the transport protocol that was originally offered".
     let protocol = offered.outline.protocol.as_str();
     match (answered, local, &offered.plan) {
         (Answered::Packets { remotes }, Some(local), _) => Line::Packets {
@@ -330,7 +330,7 @@ fn line<'a, P>(
     }
 }
 
-/// Specifies the stream, for side A and side B.
+/// Creates the specification of the stream, for side A and side B.
 fn specified<P>(
     answered: Answered,
     dialog: &Dialog<P>,
@@ -340,7 +340,7 @@ fn specified<P>(
 ) -> Option<Box<StreamSpec>> {
     let author = exchange.author;
     let learning = [exchange.options.learning, options.learning];
-    // Both descriptions may have settings for each side.
+    // Either description may have settings for both sides.
     let learn = [
         learning[0].with(learning[1]).learn(true),
         learning[1].with(learning[0]).learn(true),
@@ -373,7 +373,7 @@ fn specified<P>(
         .iter_mut()
         .zip(before.iter().flat_map(|spec| &spec.sides))
     {
-        // A hold address does not tell where the party is.
+        // A hold address does not tell where the party is, so the earlier address stays.
         side.rtp = side.rtp.or(before.rtp);
         side.rtcp = side.rtcp.or(before.rtcp);
     }
@@ -386,7 +386,8 @@ fn specified<P>(
     }))
 }
 
-/// Media that are only relayed keep the attribute: the parties multiplex if both have it (RFC 5761, section 5.1.1).
+/// Whether RTP and RTCP share a port on a stream that is only relayed. The relay forwards the attribute, so both parties must have it (RFC
+/// 5761, section 5.1.1).
 fn has_mux(remotes: &[Remote; 2]) -> bool {
     remotes.iter().all(|remote| remote.has_mux)
 }
@@ -401,12 +402,12 @@ fn base(remote: &Remote, learn: Learn) -> SideSpec {
     }
 }
 
-/// The address at which a party receives RTCP.
+/// Returns the address at which a party receives RTCP.
 fn rtcp(remote: &Remote, mux: bool) -> Option<SocketAddr> {
     if mux { remote.rtp } else { remote.rtcp }
 }
 
-/// Specifies a side of the audio. `role` 0: the author of the offer.
+/// Creates the specification of one side of the audio. `role` 0 is the author of the offer.
 fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules) -> SideSpec {
     let maps = &answered.maps[role];
     let remote = &answered.remotes[role];
@@ -454,7 +455,7 @@ fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules
     }
 }
 
-/// Whether all accepted codecs allow this packet time: "not all codecs support all packetization intervals".
+/// Whether all accepted codecs allow this packet time. "not all codecs support all packetization intervals".
 fn is_possible(packet_ms: u32, takes: &Arc<PayloadMap>) -> bool {
     match takes.audio().carries {
         Carries::Audio(format) => {

@@ -1,4 +1,4 @@
-//! `sdp-attr`: attributes of the outgoing description that a request adds, removes or replaces. "It's just a text manipulation."
+//! `sdp-attr`: a request adds, removes or replaces attributes of the outgoing description. "It's just a text manipulation."
 
 use crate::ng::{Dictionary, Refusal, Request, Value};
 use crate::sdp::{Sdp, Section};
@@ -13,7 +13,7 @@ struct LevelEdit {
     edit: Edit,
 }
 
-/// Limit per request: scripts use about five.
+/// Limit of edits per request. Scripts use about five.
 const EDITS_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -42,7 +42,7 @@ impl Edits {
     /// Reads the edits of a request.
     ///
     /// # Errors
-    /// If the value is not a dictionary of levels, commands and values.
+    /// Fails if the value is not a dictionary of levels, commands and values.
     pub(super) fn of(request: &Request) -> Result<Edits, Refusal> {
         let mut edits = Edits::default();
         let levels = match request.keys().get(KEY) {
@@ -93,7 +93,7 @@ impl Edits {
                 Ok(())
             }
             b"substitute" => {
-                // One pair, or a list of pairs. "only first two values will be taken".
+                // The value is one pair, or a list of pairs. "only first two values will be taken".
                 let pairs = match values {
                     [Value::List(_), ..] => values,
                     _ => &[Value::List(values.to_vec())],
@@ -176,8 +176,8 @@ fn joined(name: &str, value: &str) -> String {
     }
 }
 
-/// "the attribute `a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar baz quuz`". An older page has `ssrc:` for
-/// all attributes of that name.
+/// Whether a request's pattern matches an attribute. "the attribute `a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar
+/// baz quuz`". An older page uses `ssrc:` for all attributes of that name.
 fn is_meant(attribute: &str, pattern: &str) -> bool {
     let Some(rest) = attribute.strip_prefix(pattern) else {
         return false;

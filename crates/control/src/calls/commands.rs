@@ -14,15 +14,15 @@ use super::{Action, CallId, Calls, Outcome};
 use crate::ng::{Command, Dictionary, Refusal, Reply, Request, Value};
 use crate::text::shown;
 
-/// The parties of a request: the whole call, or sides of its dialogs.
+/// The parties that a request selects: the whole call, or sides of its dialogs.
 enum Chosen {
     Call,
     Sides(Vec<(usize, Side)>),
 }
 
-/// The parties that a request selects. "Participants can be selected by their SIP tag if the `from-tag` key is included in the
-/// message, they can be selected by their SDP media address if the `address` key is included in the message, or they can be
-/// selected by the user-provided `label`".
+/// Returns the parties that a request selects. "Participants can be selected by their SIP tag if the `from-tag` key is included in the
+/// message, they can be selected by their SDP media address if the `address` key is included in the message, or they can be selected by the
+/// user-provided `label`".
 fn choose<P>(call: &Live<P>, request: &Request) -> Result<Chosen, Failure> {
     let sides = |is_meant: &dyn Fn(&Dialog<P>, Side) -> bool| {
         let all = call.dialogs.iter().enumerate();
@@ -51,7 +51,7 @@ fn choose<P>(call: &Live<P>, request: &Request) -> Result<Chosen, Failure> {
     if found.is_empty() {
         return Err(Failure::NoParty { key, value });
     }
-    // Some programs name the selected party twice: this selects nothing more.
+    // Some programs name the selected party a second time in `to-tag`, which selects no other party.
     if let Some(tag) = optional(request, "to-tag")? {
         found.retain(|(at, _)| {
             let dialog = &call.dialogs[*at];
@@ -85,7 +85,7 @@ fn is_all(request: &Request) -> Result<bool, Refusal> {
             ("none", false),
             ("all", true),
             ("offer-answer", true),
-            // No other flows exist.
+            // The documentation also names media flows that belong to no offer and answer. This relay has no such flows.
             ("except-offer-answer", false),
             ("flows", true),
         ],
@@ -144,7 +144,7 @@ pub(super) fn handle_media_command<P>(
     Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
 }
 
-/// Starts the early streams if the author of an offer is to hear a playback before the answer.
+/// Starts the early streams, if the request plays media to the author of an unanswered offer.
 fn prepare_to_play<P>(calls: &mut Calls<P>, id: &CallId, request: &Request) -> Result<(), Failure> {
     Play::of(request)?;
     let Some(call) = calls.calls.get(id) else {
@@ -159,7 +159,7 @@ fn prepare_to_play<P>(calls: &mut Calls<P>, id: &CallId, request: &Request) -> R
     Ok(())
 }
 
-/// Blocks or silences media of the call or of some parties, or ends that.
+/// Blocks or silences media of the call or of some parties, or stops blocking or silencing them.
 fn mute<P>(
     call: &mut Live<P>,
     request: &Request,
@@ -249,7 +249,8 @@ impl Key {
             let ms = request.integer(key, all.clone())?.unwrap_or(usual);
             Ok::<u32, Refusal>(ms.clamp(100, 5000) as u32)
         };
-        // "with 0 being the maximum volume and positive integers being interpreted as negative". RFC 4733, section 2.3.4: down to -63.
+        // "with 0 being the maximum volume and positive integers being interpreted as negative". The lowest volume is -63 (RFC 4733,
+        // section 2.3.4).
         let volume = request.integer("volume", all.clone())?.unwrap_or(-8);
         let volume = -(volume.unsigned_abs().min(63) as i8);
         Ok(Key {
@@ -271,8 +272,8 @@ impl Key {
     }
 }
 
-/// The digit of a request: "either an integer with values 0-15, or a string containing a single character". The integer may
-/// also be text.
+/// Returns the digit of a request: "either an integer with values 0-15, or a string containing a single character". The integer may also be
+/// written as text.
 fn key_of(code: &Value) -> Option<u8> {
     let number = |number: i64| u8::try_from(number).ok().filter(|number| *number < 16);
     match code {
@@ -288,7 +289,7 @@ fn key_of(code: &Value) -> Option<u8> {
     }
 }
 
-/// The keys in the order of their events (RFC 4733, section 3.2).
+/// The digits in the order of their event codes (RFC 4733, section 3.2).
 const KEYS: &str = "0123456789*#ABCD";
 
 /// Media to play.
@@ -321,7 +322,7 @@ impl Play {
         Ok(Play {
             source,
             times: times as u32,
-            // "By default is disabled."
+            // A duration is disabled "By default", and 0 means the same.
             duration_ms: duration.map(i64::unsigned_abs).filter(|ms| *ms > 0),
             start_frame: start.unsigned_abs(),
         })

@@ -1,4 +1,4 @@
-//! `delete`, `query` and `list`.
+//! The requests `delete`, `query` and `list`.
 
 use super::dialog::Dialog;
 use super::failure::Failure;
@@ -9,18 +9,18 @@ use super::{CallId, Calls, EndReason, Outcome};
 use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
 use crate::text::shown;
 
-/// Delays that a request may ask for, s: up to a day.
+/// Allowed delays in a request, s: up to a day.
 const DELETE_DELAY_S: std::ops::RangeInclusive<i64> = 0..=86_400;
 
 /// "This list is limited to 32 elements by default."
 const LIST_DEFAULT: i64 = 32;
-/// Maximum number of listed calls: a longer reply does not fit a datagram.
+/// Maximum number of listed calls, because a longer reply does not fit a datagram.
 const LIST_MAX: i64 = 4096;
 
-/// How long a branch may ring: "The timer MUST be larger than 3 minutes" (RFC 3261, section 16.6, timer C).
+/// How long a branch may ring. "The timer MUST be larger than 3 minutes" (RFC 3261, section 16.6, timer C).
 const RINGING_NS: u64 = 180_000_000_000;
 
-/// The dialogs of a call that a request names. Each name is optional.
+/// The names by which a request selects dialogs of a call. Each name is optional.
 #[derive(Debug, Clone, Copy)]
 struct Chosen<'a> {
     from: Option<&'a [u8]>,
@@ -37,7 +37,7 @@ impl<'a> Chosen<'a> {
         })
     }
 
-    /// The indices of the dialogs.
+    /// Returns the indices of the dialogs that have these names.
     fn find<P>(&self, call: &Live<P>) -> Vec<usize> {
         let places = |is_meant: &dyn Fn(&Dialog<P>) -> bool| {
             let all = call.dialogs.iter().enumerate();
@@ -46,8 +46,8 @@ impl<'a> Chosen<'a> {
         };
         if let Some(branch) = self.branch {
             let found = places(&|one| one.has_branch(branch));
-            // An unknown branch without a tag does not mean the whole call: some proxies name a failed branch in this
-            // way.
+            // If the branch is unknown and there is no tag, the request does not mean the whole call, because some proxies name a failed
+            // branch in this way.
             if !found.is_empty() || self.from.is_none() {
                 return found;
             }
@@ -71,8 +71,8 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// Unanswered dialogs of a caller whose answered dialog is among `ended`. Without a branch, the request ends either the whole
-    /// call or one failed branch. In the second case, the other branches still ring.
+    /// Returns the unanswered dialogs of a caller whose answered dialog is among `ended`. A request without a branch ends either the whole
+    /// call or one failed branch. In the second case, the caller's other branches still ring.
     fn find_left<P>(&self, call: &Live<P>, ended: &[usize]) -> Vec<usize> {
         if self.to.is_none() || self.branch.is_some() {
             return Vec::new();
@@ -124,7 +124,7 @@ pub(super) fn handle_delete<P>(
         }
     }
     if delay_ns == 0 {
-        // In reverse order, so that the remaining indices stay valid.
+        // The order is reversed, so that the remaining indices stay valid.
         for at in places.iter().rev() {
             calls.end_dialog(now_ns, &id, *at, EndReason::Deleted);
         }
@@ -169,7 +169,7 @@ fn pending<P>(calls: &Calls<P>, id: &CallId, places: &[usize]) -> Option<Pending
     Some(Pending::of(call, |at| places.contains(&at), zero_ns))
 }
 
-/// The reply about an unknown call or dialog. "The default is to reply with a warning only".
+/// Returns the reply about an unknown call or dialog. "The default is to reply with a warning only".
 fn not_found(request: &Request, reason: String) -> Reply {
     if request.has_flag("fatal") {
         return Reply::Error(reason);

@@ -1,4 +1,4 @@
-//! Two parties, and their agreement.
+//! A dialog: two parties of a call, and what they have agreed on.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ use super::transport::Transport;
 use crate::codec;
 use crate::sdp::{Direction, MediaOutline};
 
-/// A SIP tag or branch. Any bytes.
+/// A SIP tag or branch, which may be any bytes.
 pub(super) type Tag = Box<[u8]>;
 
 /// Two parties of a call: side A offered first, and side B answers.
@@ -30,34 +30,33 @@ pub(super) struct Dialog<P> {
     /// One entry per `m=` line.
     #[serde(rename = "media")]
     pub(super) slots: Vec<Option<Slot<P>>>,
-    /// The last offer. It is kept after its answer, because several answers may come: early ones, a final one, and those of
-    /// several parties.
+    /// The last offer. It is kept after its answer, because more answers may come: early ones, a final one, and those of other parties.
     pub(super) offer: Option<Exchange<P>>,
     pub(super) is_answered: bool,
     /// Time of the last unanswered offer.
     pub(super) offered_ns: u64,
-    /// Time at which `delete` ends the dialog.
+    /// Time at which the dialog ends because of a `delete` with a delay.
     #[serde(rename = "delete_at_ns")]
     pub(super) delete_ns: Option<u64>,
     pub(super) tos: Option<u8>,
-    /// `media-echo`: whether side A and side B hear themselves. In that case neither hears the other party. `None`: the parties
+    /// `media-echo`: whether side A and side B each hear their own media. In that case neither hears the other party. `None`: the parties
     /// hear each other.
     #[serde(rename = "hears_itself")]
     pub(super) echo: Option<[bool; 2]>,
     /// The streams that a subscription copies, one entry per `m=` line. It is empty in a dialog between two parties.
     #[serde(rename = "copied_streams")]
     pub(super) copies: Vec<Copied>,
-    /// Side A sends to its subscribers, and side B is absent.
+    /// Whether the dialog is a publication: side A sends media to its subscribers, and side B is absent.
     pub(super) is_publication: bool,
 }
 
 /// One of the parties.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Party {
-    /// `None`: still unknown.
+    /// The party's tag. `None`: still unknown.
     #[serde(with = "crate::mirror")]
     pub(super) tag: Option<Tag>,
-    /// Tags of parties that answered before: a later proxy forked the call.
+    /// Tags of parties that answered the same offer before. This happens if a later proxy forked the call.
     #[serde(with = "crate::mirror")]
     pub(super) earlier_tags: Vec<Tag>,
     pub(super) label: Option<String>,
@@ -67,7 +66,7 @@ pub(super) struct Party {
     pub(super) mutes: Mutes,
 }
 
-/// A side's interface and address family.
+/// The interface and address family that a side uses.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Place {
     pub(super) interface: InterfaceName,
@@ -83,7 +82,7 @@ pub(super) struct Mutes {
     pub(super) blocks_keys: bool,
 }
 
-/// The part that all descriptions to a party share.
+/// The parts that all descriptions to a party have in common.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Origin {
     /// The `o=` line of the first description.
@@ -96,11 +95,11 @@ pub(super) struct Origin {
     pub(super) version: Option<SentVersion>,
 }
 
-/// The version in the `o=` line that was sent last.
+/// The version that the last description to a party had in its `o=` line.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub(super) struct SentVersion {
     pub(super) number: u64,
-    /// Digest of the rest of that description.
+    /// Digest of the rest of the last description.
     pub(super) digest: u64,
 }
 
@@ -114,7 +113,7 @@ pub(super) struct Slot<P> {
     pub(super) media: String,
     #[serde(rename = "local_addresses")]
     pub(super) local: [Local; 2],
-    /// The ports, until the stream starts.
+    /// The open ports. When the stream starts, its `Create` action takes them.
     #[serde(skip)]
     pub(super) ports: Option<[P; 2]>,
     /// The specification of the stream, after it has started.
@@ -123,7 +122,7 @@ pub(super) struct Slot<P> {
 }
 
 impl<P> Slot<P> {
-    /// Whether these ports can carry the stream.
+    /// Whether these ports can carry a stream of this kind on the wanted ports.
     pub(super) fn fits(&self, kind: StreamKind, wanted: &[PortRequest; 2]) -> bool {
         let one = |(local, wanted): (&Local, &PortRequest)| {
             let has = &local.request;
@@ -135,7 +134,7 @@ impl<P> Slot<P> {
     }
 }
 
-/// The addresses that a party gets for its ports.
+/// The addresses that are advertised to a party for its ports.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Local {
     #[serde(rename = "port_request")]
@@ -154,10 +153,10 @@ pub(super) struct Exchange<P> {
     pub(super) branch: Option<Tag>,
     pub(super) options: Options,
     pub(super) media: Vec<Offered>,
-    /// Ports that replace the slot's when the answer comes, one entry per `m=` line.
+    /// Ports that replace those of the slot when the answer comes, one entry per `m=` line.
     #[serde(rename = "new_media")]
     pub(super) fresh: Vec<Option<Slot<P>>>,
-    /// The places of side A and side B after the answer.
+    /// The interfaces and families of side A and side B after the answer.
     pub(super) places: [Place; 2],
     pub(super) is_answered: bool,
 }
@@ -168,13 +167,13 @@ pub(super) struct Offered {
     /// The line as its author wrote it.
     #[serde(rename = "line")]
     pub(super) outline: MediaOutline,
-    /// Whether the author names the line (RFC 5888).
+    /// Whether the author gave the line a name (`a=mid`, RFC 5888).
     pub(super) has_mid: bool,
     pub(super) remote: Remote,
     pub(super) plan: Plan,
 }
 
-/// The treatment of a line.
+/// How the relay handles an `m=` line.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) enum Plan {
     /// Rejected by its author, or not supported.
@@ -191,19 +190,19 @@ pub(super) enum Plan {
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct AudioOffer {
     pub(super) codecs: codec::Offer,
-    /// The author's transport, and the offered one.
+    /// The transport that the author uses, and the one that is offered to the other side.
     pub(super) transports: [Transport; 2],
     #[serde(rename = "accepted_key")]
     pub(super) accepted: Option<Accepted>,
     #[serde(rename = "offered_keys")]
     pub(super) own: Vec<Own>,
-    /// Multiplexing towards the author, and as offered to the other side.
+    /// Whether RTP and RTCP share a port: as the author described it, and as offered to the other side.
     #[serde(rename = "rtcp_mux")]
     pub(super) mux: [bool; 2],
-    /// Multiplexing is required of the other side.
+    /// Whether the other side must let RTP and RTCP share a port.
     #[serde(rename = "requires_rtcp_mux")]
     pub(super) requires_mux: bool,
-    /// Requested packet times towards the author and the other side, ms. `None`: the request sets none.
+    /// Requested packet times, for packets to the author and to the other side, ms. `None`: the request sets none.
     #[serde(rename = "packet_times_ms")]
     pub(super) ptimes_ms: [Option<u32>; 2],
 }
@@ -212,13 +211,13 @@ pub(super) struct AudioOffer {
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Remote {
     pub(super) rtp: Option<SocketAddr>,
-    /// The separate address for RTCP. It is also set with `has_mux`, because the other side may refuse to multiplex.
+    /// The separate address for RTCP. It is set even if `has_mux` is, because the other side may refuse to multiplex.
     pub(super) rtcp: Option<SocketAddr>,
-    /// The address family, also of a hold address. `None`: the description has a host name.
+    /// The family of the described address, even if that is a hold address. `None`: the description has a host name.
     pub(super) family: Option<Family>,
     /// The direction, regardless of a hold address.
     pub(super) direction: Direction,
-    /// The old form of hold: an address of all zeros.
+    /// Whether the address is all zeros, which is the old form of hold.
     #[serde(rename = "has_zero_address")]
     pub(super) is_zero: bool,
     #[serde(rename = "has_rtcp_mux")]
@@ -248,7 +247,7 @@ impl Party {
         self.tag.as_deref() == Some(tag) || earlier
     }
 
-    /// Sets the tag of the party that answered; an earlier party had another tag.
+    /// Sets the tag of the party that answered. If an earlier party had another tag, that tag is kept too.
     pub(super) fn set_tag(&mut self, tag: &[u8]) {
         if self.tag.as_deref() == Some(tag) {
             return;
@@ -263,7 +262,7 @@ impl Party {
     }
 }
 
-/// Limit of parties that answer one offer: proxies ring about five phones at once.
+/// Limit of earlier tags of one dialog. Proxies ring about five phones at once.
 const EARLIER_TAGS_MAX: usize = 16;
 
 impl<P> Dialog<P> {
@@ -291,14 +290,14 @@ impl<P> Dialog<P> {
         self.branch.is_none() && of_offer.is_none()
     }
 
-    /// The side of `from`, if these are the tags of the two parties.
+    /// Returns the side whose tag is `from`, if `to` is the tag of the other side.
     pub(super) fn side_of_both(&self, from: &[u8], to: &[u8]) -> Option<Side> {
         let is_it =
             |side: &Side| self.party(*side).has_tag(from) && self.party(side.other()).has_tag(to);
         Side::BOTH.into_iter().find(is_it)
     }
 
-    /// The addresses at which a party receives media, from its descriptions.
+    /// Returns the addresses at which a party receives media, from its descriptions.
     pub(super) fn remote_ips(&self, side: Side) -> impl Iterator<Item = IpAddr> {
         let offer = self.offer.iter().filter(move |offer| offer.author == side);
         let offered = offer
@@ -313,7 +312,7 @@ impl<P> Dialog<P> {
         offered.chain(running).map(|address| address.ip())
     }
 
-    /// The streams that have started.
+    /// Returns the streams that have started.
     pub(super) fn streams(&self) -> impl Iterator<Item = &Slot<P>> {
         self.slots
             .iter()
@@ -327,21 +326,21 @@ impl<P> Dialog<P> {
         self.delete_ns = Some(due_ns);
     }
 
-    /// The first offer, if it has no answer and no stream has started.
+    /// Returns the first offer, if it has no answer and no stream has started.
     pub(super) fn unanswered(&self) -> Option<&Exchange<P>> {
         let offer = self.offer.as_ref()?;
         let is_new = !self.is_answered && self.streams().next().is_none();
         is_new.then_some(offer)
     }
 
-    /// The ports of an `m=` line's stream after the next answer.
+    /// Returns the ports of an `m=` line's stream after the next answer.
     pub(super) fn slot_to_be(&self, index: usize) -> Option<&Slot<P>> {
         let offer = self.offer.as_ref();
         let fresh = offer.and_then(|offer| offer.fresh.get(index)?.as_ref());
         fresh.or_else(|| self.slots.get(index)?.as_ref())
     }
 
-    /// All slots: those of streams, and those of the last offer.
+    /// Returns all slots: those of streams, and those of the last offer.
     pub(super) fn all_slots(&self) -> impl Iterator<Item = &Slot<P>> {
         let fresh = self.offer.iter().flat_map(|offer| &offer.fresh);
         self.slots.iter().chain(fresh).flatten()
@@ -354,7 +353,7 @@ impl<P> Dialog<P> {
             .flatten()
     }
 
-    /// A new dialog.
+    /// Creates a dialog.
     pub(super) fn begun(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
         let party = |tag: Option<&[u8]>, place: Place| Party {
             tag: tag.map(Into::into),
@@ -381,9 +380,9 @@ impl<P> Dialog<P> {
         }
     }
 
-    /// Applies the options of an offer or answer by `author` outside its SDP.
+    /// Applies the options outside the SDP, from an offer or answer by `author`.
     pub(super) fn note(&mut self, author: Side, options: &Options) {
-        // A party that signals is still there.
+        // A party that still signals cancels a delayed `delete`.
         self.delete_ns = None;
         self.tos = options.tos.after(self.tos);
         self.echo = options.echo.map(|way| way.sides(author)).or(self.echo);
@@ -396,12 +395,12 @@ impl<P> Dialog<P> {
         }
     }
 
-    /// Whether the dialog is a subscription.
+    /// Whether the dialog is a subscription, which copies media.
     pub(super) fn is_copy(&self) -> bool {
         !self.copies.is_empty()
     }
 
-    /// Completes the specification of an `m=` line's stream that is a copy or a publication.
+    /// Completes the specification of the stream of an `m=` line, if that is a copy or a publication.
     pub(super) fn finish_spec(&self, index: usize, spec: &mut StreamSpec) {
         if let Some(copied) = self.copies.get(index) {
             spec.copies = Some(*copied);
@@ -412,7 +411,7 @@ impl<P> Dialog<P> {
         }
     }
 
-    /// The time at which the dialog ends by a time-out, and the reason.
+    /// Returns the time at which the dialog ends by a time-out, and the reason.
     pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
         let deleted = self.delete_ns.map(|due_ns| (due_ns, EndReason::Deleted));
         let offer_ns = timeouts.offer_ns.filter(|_| !self.is_answered);
@@ -426,7 +425,7 @@ impl<P> Dialog<P> {
 }
 
 impl Offered {
-    /// The transport protocol of a side.
+    /// Returns the transport protocol of a side.
     pub(super) fn protocol_of<P>(&self, side: Side, dialog: &Dialog<P>) -> String {
         let author = dialog.offer.as_ref().map(|offer| offer.author);
         match &self.plan {

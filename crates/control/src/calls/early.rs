@@ -1,8 +1,8 @@
 //! Media before the answer: ringback and announcements for the party that offers.
 //!
-//! The offer contains its author's address and codecs. The stream starts as if the other party had answered with a supported
-//! codec but without an address. So nothing is sent to that party or accepted from it. The answer then changes the stream like
-//! any later answer.
+//! The offer contains its author's address and codecs. The stream starts as if the other party had answered with a supported codec, but
+//! without an address. So nothing is sent to that party or accepted from it. The real answer then changes the stream, as any later answer
+//! does.
 
 use std::fmt::Write;
 
@@ -50,7 +50,7 @@ pub(super) fn begin<P>(calls: &mut Calls<P>, id: &CallId, at: usize) {
     }
 }
 
-/// An answer as the other party could give it.
+/// Returns an answer that the other party could give.
 fn expected<P>(exchange: &Exchange<P>) -> String {
     let mut sdp =
         "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n".to_owned();

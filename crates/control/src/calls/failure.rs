@@ -1,10 +1,10 @@
-//! Reasons for the refusal of a request about a call.
+//! Reasons why a request about a call is refused.
 
 use super::ports::NoPorts;
 use crate::ng::{Refusal, Reply};
 use crate::sdp::SdpError;
 
-/// The reason for the refusal of a request: the text of `error-reason`.
+/// The reason why a request is refused. Its text becomes the `error-reason` of the reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -13,7 +13,7 @@ pub(super) enum Failure {
     Sdp(#[from] SdpError),
     #[error(transparent)]
     Ports(#[from] NoPorts),
-    /// No line can be carried; it has each line's reason.
+    /// None of the `m=` lines can be carried. The text contains the reason for each line.
     #[error("no m= line is usable: {0}")]
     NoLine(String),
     #[error("call-id {0}: no such call: expected the Call-ID of an offered call")]
@@ -38,20 +38,20 @@ pub(super) enum Failure {
     NoMedia,
     #[error("{0:?} is not supported: expected one of the commands in docs/ng.md")]
     NotDone(&'static str),
-    /// In rtpengine, the recording daemon is configured with the destination and the format; the request does not have them.
+    /// rtpengine configures destination and format in its recording daemon, so the request does not contain them.
     #[error(
         "{0:?} is not supported, because there is no daemon for PCM: expected \"subscribe request\" for RTP, or \"start recording\" for \
         a file"
     )]
     NoForwarding(&'static str),
-    /// No more calls are accepted at present.
+    /// New calls are refused at present, for this reason.
     #[error("{0}")]
     Limit(String),
 }
 
 impl Failure {
-    /// The reply. "If support for the `load limit` extension is indicated, then instead of replying with an error, rtpengine responds with
-    /// the string `load limit`".
+    /// Creates the reply. "If support for the `load limit` extension is indicated, then instead of replying with an error, rtpengine
+    /// responds with the string `load limit`".
     pub(super) fn into_reply(self, supports_load_limit: bool) -> Reply {
         match self {
             Failure::Limit(reason) if supports_load_limit => Reply::LoadLimit(reason),

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A stream of the media plane. A number is never used twice.
+/// The name of a stream in the media plane. A number is never used twice.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 pub struct StreamId(pub u64);
 
-/// A SIP Call-ID, or a program's equivalent. Any bytes.
+/// The name of a call: a SIP Call-ID, or what another program uses instead. It may be any bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct CallId(#[serde(with = "crate::mirror")] pub Arc<[u8]>);
 
 impl CallId {
-    /// The name in a request.
+    /// Makes the id from the bytes in a request.
     #[must_use]
     pub fn new(bytes: &[u8]) -> CallId {
         CallId(bytes.into())

@@ -25,20 +25,20 @@ pub(super) struct Live<P> {
     /// Time of the last media.
     #[serde(rename = "last_media_ns")]
     pub(super) heard_ns: Option<u64>,
-    /// In the order of their first offers.
+    /// The dialogs, in the order of their first offers.
     pub(super) dialogs: Vec<Dialog<P>>,
-    /// Mutes of all parties, in addition to their own.
+    /// Mutes that apply to all parties, in addition to each party's own.
     pub(super) mutes: Mutes,
-    /// All media are dropped.
+    /// Whether all media are dropped.
     pub(super) drops_traffic: bool,
     pub(super) recording: Option<Recording>,
     #[serde(rename = "is_recording_paused")]
     pub(super) is_paused: bool,
     pub(super) metadata: Option<String>,
-    /// Time of the call's timer.
+    /// Time for which the call's timer is set.
     #[serde(skip)]
     pub(super) timer_ns: Option<u64>,
-    /// The call's part of the totals.
+    /// The call's share of the registry's totals.
     #[serde(skip)]
     pub(super) taken: Taken,
     /// Streams that have ended.
@@ -46,19 +46,19 @@ pub(super) struct Live<P> {
     pub(super) past: Vec<StreamRecord>,
 }
 
-/// Streams that have ports.
+/// Numbers of streams that have ports.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) streams: usize,
-    /// Streams of unanswered offers.
+    /// Number of streams of unanswered offers.
     pub(super) unanswered: usize,
 }
 
-/// Maximum of a saved stream number: no machine uses as many, and additions to it do not overflow.
+/// Maximum of a saved stream number. No machine uses as many, and adding to it does not overflow.
 pub(super) const LAST_STREAM_MAX: u64 = 1 << 62;
 /// Limit of a call's dialogs, which come from forks at the proxy and from transfers. Each dialog takes ports.
 pub(super) const DIALOGS_MAX: usize = 32;
-/// Limit of ended streams in a record.
+/// Maximum number of ended streams that a call remembers for its record.
 pub(super) const PAST_MAX: usize = 64;
 
 impl<P> Live<P> {
@@ -81,7 +81,7 @@ impl<P> Live<P> {
         }
     }
 
-    /// Counts the call's streams.
+    /// Counts the call's streams that have ports.
     pub(super) fn takes(&self) -> Taken {
         let mut taken = Taken::default();
         for dialog in &self.dialogs {
@@ -105,14 +105,14 @@ impl<P> Live<P> {
         streams().all(|slot| slot.running.as_deref().is_none_or(is_silent))
     }
 
-    /// The time at which the call ends by a time-out, and the reason.
+    /// Returns the time at which the call ends by a time-out, and the reason.
     pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
         let at = |from_ns: u64, timeout_ns: Option<u64>, reason: EndReason| {
             let due_ns = from_ns.saturating_add(timeout_ns?);
             Some((due_ns, reason))
         };
         let media = self.answered_ns.and_then(|_| {
-            // Signalling counts as activity too, because media follow it.
+            // Signalling also keeps the call alive, because media follow it.
             let last_ns = self.signalled_ns.max(self.heard_ns.unwrap_or(0));
             if self.is_silent() {
                 at(last_ns, timeouts.silent_ns, EndReason::SilentTimeout)
@@ -127,14 +127,14 @@ impl<P> Live<P> {
             .min_by_key(|(due_ns, _)| *due_ns)
     }
 
-    /// The next time at which a part of the call ends by a time-out.
+    /// Returns the next time at which a part of the call ends by a time-out.
     pub(super) fn next_timeout(&self, timeouts: &Timeouts) -> Option<u64> {
         let dialogs = self.dialogs.iter().filter_map(|one| one.end(timeouts));
         let all = dialogs.chain(self.end(timeouts));
         all.map(|(due_ns, _)| due_ns).min()
     }
 
-    /// Finds the dialog of a request whose tags are those of the offer.
+    /// Finds the dialog to which an offer with these tags belongs.
     pub(super) fn find_offer(&self, tags: &Tags<'_>) -> Found {
         let dialogs = || self.dialogs.iter().enumerate().rev();
         let side_a = threadbare_rtp_types::side::Side::A;
@@ -142,7 +142,7 @@ impl<P> Live<P> {
             let own = || dialogs().filter(|(_, one)| one.party(side_a).has_tag(tags.from));
             let found = match tags.branch {
                 None => own().next(),
-                // "Used to additionally refine the matching logic between media streams and calls and call branches."
+                // `via-branch` is "Used to additionally refine the matching logic between media streams and calls and call branches."
                 Some(branch) => own()
                     .find(|(_, one)| one.has_branch(branch))
                     .or_else(|| own().find(|(_, one)| one.is_without_branch())),
@@ -151,7 +151,7 @@ impl<P> Live<P> {
         };
         let with_both =
             dialogs().find_map(|(at, one)| Some((at, one.side_of_both(tags.from, to)?)));
-        // The other tag is still unknown.
+        // Before the answer, a dialog has only one tag.
         let half = || {
             let mut all = dialogs().filter(|(_, one)| one.parties[1].tag.is_none());
             all.find(|(_, one)| one.party(side_a).has_tag(tags.from))
@@ -163,7 +163,7 @@ impl<P> Live<P> {
         }
     }
 
-    /// Finds the dialog of an answer: by the branch, by the answerer's tag, or the offerer's latest.
+    /// Finds the dialog of an answer by its branch, or else by the answerer's tag, or else takes the offerer's latest.
     pub(super) fn find_answer(&self, tags: &Tags<'_>) -> Found {
         let offered = || {
             let all = self.dialogs.iter().enumerate().rev();
@@ -198,7 +198,7 @@ impl<P> Live<P> {
         found.map_or(Found::None, |(at, author)| Found::Dialog(at, author))
     }
 
-    /// The latest of these dialogs that has an unanswered offer by this side and no started streams.
+    /// Returns the latest of these dialogs that has an unanswered offer by this side and no started streams.
     pub(super) fn find_early(&self, sides: &[(usize, Side)]) -> Option<usize> {
         let is_early = |(at, side): &&(usize, Side)| {
             let offer = self.dialogs[*at].unanswered();
@@ -208,7 +208,7 @@ impl<P> Live<P> {
         Some(found.0)
     }
 
-    /// Applies an offer's or answer's options for the whole call.
+    /// Applies the options of an offer or answer that concern the whole call.
     pub(super) fn note(&mut self, options: &Options) -> Vec<Action<P>> {
         if options.recording.metadata.is_some() {
             self.metadata.clone_from(&options.recording.metadata);
@@ -235,13 +235,13 @@ impl<P> Live<P> {
         actions
     }
 
-    /// The index of this subscriber's subscription.
+    /// Returns the index of the subscription of the subscriber with this tag.
     pub(super) fn subscription(&self, tag: &[u8]) -> Option<usize> {
         let is_it = |one: &Dialog<P>| one.is_copy() && one.parties[1].has_tag(tag);
         self.dialogs.iter().position(is_it)
     }
 
-    /// A stream that is not a copy.
+    /// Returns the original of a copied stream.
     pub(super) fn original(&self, copied: Copied) -> Option<&StreamSpec> {
         let originals = self.dialogs.iter().filter(|one| !one.is_copy());
         let mut slots = originals.flat_map(Dialog::streams);
@@ -287,7 +287,7 @@ impl<P> Live<P> {
         actions
     }
 
-    /// Notes that a stream has replaced another one.
+    /// Notes that a stream has replaced another one, so that copies refer to the new one.
     pub(super) fn replaced(&mut self, before: super::StreamId, now: super::StreamId) {
         let copies = self.dialogs.iter_mut().flat_map(|one| &mut one.copies);
         for copied in copies.filter(|copied| copied.stream == before) {
@@ -295,7 +295,7 @@ impl<P> Live<P> {
         }
     }
 
-    /// Creates the command for each stream.
+    /// Creates an action with this command for each stream.
     pub(super) fn to_all(&self, command: &StreamCommand) -> Vec<Action<P>> {
         let originals = self.dialogs.iter().filter(|one| !one.is_copy());
         let streams = originals.flat_map(Dialog::streams);
@@ -333,7 +333,7 @@ impl<P> Live<P> {
         }
     }
 
-    /// The slots of running streams, and those that wait for an answer.
+    /// Returns the slots of running streams, and those that wait for an answer.
     pub(super) fn slots(&self) -> impl Iterator<Item = &Slot<P>> {
         self.dialogs.iter().flat_map(|dialog| {
             let fresh = dialog.offer.iter().flat_map(|offer| &offer.fresh);
@@ -373,7 +373,7 @@ impl<P> Live<P> {
         numbers
     }
 
-    /// Checks the invariants of the registry. `Err`: the one that does not hold.
+    /// Checks the invariants of the registry. `Err` contains the one that does not hold.
     pub(super) fn check(&self, last_stream: u64) -> Result<(), &'static str> {
         if last_stream > LAST_STREAM_MAX {
             return Err("the number of streams is out of range");
@@ -409,8 +409,8 @@ impl<P> Live<P> {
         }
     }
 
-    /// Converts the times of a clock whose time 0 was at `from_ns` by the wall clock to one whose time 0 was at `to_ns`. Earlier
-    /// times become 0, and past times never become future ones.
+    /// Converts all times from one clock to another. The old clock's time 0 was at `from_ns` by the wall clock, and the new clock's at
+    /// `to_ns`. Times before the new clock's time 0 become 0, and no past time becomes a future one.
     pub(super) fn set_clock(&mut self, now_ns: u64, from_ns: u64, to_ns: u64) {
         let due = |at_ns: &mut u64| {
             let unix_ns = u128::from(*at_ns) + u128::from(from_ns);
@@ -445,7 +445,7 @@ impl<P> Live<P> {
         Ok(())
     }
 
-    /// Continues a recording in another file: the old file stays as the other process left it, so its name is taken.
+    /// Continues the recording in another file. The old file stays as the other process left it, so its name is no longer free.
     pub(super) fn record_on(&self) -> Vec<Action<P>> {
         let recording = self.recording.as_ref().filter(|_| !self.is_paused);
         let recording = recording.map(|recording| Recording {
@@ -458,14 +458,14 @@ impl<P> Live<P> {
     }
 }
 
-/// The index of a dialog, and the side that the request's `from-tag` names.
+/// The result of a search for a dialog: its index, and the side that the request's `from-tag` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     None,
     Dialog(usize, threadbare_rtp_types::side::Side),
 }
 
-/// The mutes of all parties of a call.
+/// The mutes that apply to all parties of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MutesOfAll {
     mutes: Mutes,
@@ -473,7 +473,7 @@ pub(super) struct MutesOfAll {
 }
 
 impl MutesOfAll {
-    /// Applies them together with each party's own mutes.
+    /// Applies these mutes together with each party's own.
     pub(super) fn apply(
         self,
         parties: &[Party; 2],

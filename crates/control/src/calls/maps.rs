@@ -18,7 +18,7 @@ pub(super) struct Maps {
     pub(super) takes: Arc<PayloadMap>,
 }
 
-/// The maps of the offerer and of the answerer. `None`: a side has no audio codec that can be named.
+/// Returns the maps of the offerer and of the answerer. `None`: a side has no audio codec that can be named.
 pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Maps; 2]> {
     let own = |codec: &Codec| entry(codec, codec.payload_type);
     let mut offerer_takes: Vec<Payload> = answer.to_offerer.iter().map(own).collect();
@@ -64,10 +64,10 @@ pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Ma
     Some([offerer, answerer])
 }
 
-/// Takes the place of an offerer's number for an answerer's codec that is not forwarded.
+/// Placeholder for the offerer's number of an answerer's codec that is not forwarded.
 const ALONE: u8 = 128;
 
-/// A payload type. `shared` identifies a codec that is only forwarded. Names do not suffice: AMR has two packings.
+/// Returns a payload type. `shared` identifies a codec that is only forwarded. Names do not suffice: AMR has two packings.
 fn entry(codec: &Codec, shared: PayloadType) -> Payload {
     let carries = if codec.is_telephone_event() {
         Carries::TelephoneEvent
@@ -105,5 +105,5 @@ fn map(entries: impl Iterator<Item = Payload>, mux: bool) -> Option<Arc<PayloadM
     PayloadMap::without_mux(&once).ok().map(Arc::new)
 }
 
-/// Clock rate of a number that the description does not name: that of telephony audio and events.
+/// Clock rate of a number that the description does not name. It is the rate of telephony audio and events.
 const UNNAMED_HZ: u32 = 8000;

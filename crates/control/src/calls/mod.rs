@@ -1,5 +1,5 @@
-//! The registry of live calls. It turns requests of the ng protocol into ports, session descriptions and streams of a media
-//! plane.
+//! The registry of live calls. It carries out requests of the ng protocol: it opens ports, rewrites session descriptions, and tells the
+//! media plane which streams to run.
 //!
 //! ```text
 //!  Request ─→ handle_request ─→ Outcome::Reply, or Outcome::Stats: read the plane's counters, then Pending::finish
@@ -8,9 +8,9 @@
 //!  handle_media, handle_timeout ─────────────┘
 //! ```
 //!
-//! A *call* (Call-ID) has *dialogs*. A dialog joins side A, the party that offered, and side B, which answers. Each `m=` line of
-//! a dialog is a *stream*. The offer opens the ports of both sides; the answer starts the stream. A later offer changes no
-//! running stream until its answer comes. Ports stay unless a description needs others.
+//! A *call* (Call-ID) has *dialogs*. A dialog joins two parties: side A, which offered, and side B, which answers. Each `m=` line of a
+//! dialog is a *stream*. The offer opens the ports of both sides, and the answer starts the stream. A later offer does not change running
+//! streams before its answer comes. Ports stay the same unless a description needs others.
 //!
 //! ```
 //! use threadbare_control::calls::*;
@@ -128,7 +128,8 @@ pub enum Outcome {
     Stats(Pending),
 }
 
-/// The registry of live calls; see the module. `P`: the open ports of one leg, closed when dropped.
+/// The registry of live calls: see the module documentation. `P` is the type of the open ports of one leg. Dropping such a value closes the
+/// ports.
 ///
 /// **Contract.** After each `handle_*`, drain [`poll_action`](Calls::poll_action); call [`handle_timeout`](Calls::handle_timeout) at
 /// [`next_timeout`](Calls::next_timeout). Times are ns on one monotonic clock.
@@ -141,18 +142,18 @@ pub struct Calls<P> {
     timers: BTreeSet<(u64, CallId)>,
     actions: VecDeque<Action<P>>,
     next_stream: u64,
-    /// The totals of all calls.
+    /// Number of streams of all calls.
     taken: Taken,
     is_draining: bool,
     load: Option<String>,
     /// `None`: media may go to any address.
     media_policy: Option<Arc<MediaPolicy>>,
-    /// Unknown words that are not reported yet.
+    /// Unknown words that [`poll_unknown`](Self::poll_unknown) has not returned yet.
     unknown: VecDeque<Unknown>,
     told: BTreeSet<Unknown>,
     unknown_words: u64,
     totals: Totals,
-    /// Calls whose state another process's store does not have yet. `None`: no store is in use.
+    /// Calls that have changed since they were last [exported](Self::export) to a store. `None`: no store is in use.
     changed: Option<BTreeSet<CallId>>,
 }
 
@@ -163,11 +164,11 @@ fn with_warnings(mut outcome: Outcome, warnings: WordWarnings) -> Outcome {
     outcome
 }
 
-/// Limit of reported unknown words: more come only from a fuzzer.
+/// Limit of reported unknown words. Only a fuzzer sends more.
 const TOLD_MAX: usize = 256;
 
 impl<P> Calls<P> {
-    /// An empty registry.
+    /// Creates an empty registry.
     #[must_use]
     pub fn new(settings: Settings) -> Calls<P> {
         Calls {
@@ -189,26 +190,26 @@ impl<P> Calls<P> {
         }
     }
 
-    /// The operator's settings.
+    /// Returns the operator's settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Changes the settings. Time-outs still count from the same moments.
+    /// Changes the settings. Time-outs that are already running keep their starting points.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
         let ids: Vec<CallId> = self.calls.keys().cloned().collect();
         ids.iter().for_each(|id| self.schedule(id));
     }
 
-    /// Sets the policy for media addresses. Addresses in descriptions that it forbids get no media. Running calls are
-    /// not changed.
+    /// Sets the policy for media addresses. If a description has an address that the policy forbids, no media are sent there. Running calls
+    /// do not change.
     pub fn set_media_policy(&mut self, policy: Arc<MediaPolicy>) {
         self.media_policy = Some(policy);
     }
 
-    /// Starts or ends draining; a draining registry refuses new calls.
+    /// Starts or ends draining. While the registry drains, it refuses new calls.
     pub fn set_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
     }
@@ -219,7 +220,7 @@ impl<P> Calls<P> {
         self.is_draining
     }
 
-    /// Sets the reason for which new calls are refused. `None`: they are accepted.
+    /// Sets the reason why new calls are refused. `None`: they are accepted.
     pub fn set_load_limit(&mut self, reason: Option<String>) {
         self.load = reason;
     }
@@ -252,18 +253,18 @@ impl<P> Calls<P> {
         })
     }
 
-    /// The next word that no earlier request had and that is in no table. Each is reported to the operator once.
+    /// Returns the next unknown word: one that is in no table and that no earlier request contained. Each word is returned once.
     pub fn poll_unknown(&mut self) -> Option<Unknown> {
         self.unknown.pop_front()
     }
 
-    /// Number of words in requests that were in no table.
+    /// Returns the number of words in requests that the table of words does not contain. Repeated words are counted again.
     #[must_use]
     pub fn unknown_words(&self) -> u64 {
         self.unknown_words
     }
 
-    /// Checks the words of a request.
+    /// Checks the words of a request against the tables.
     fn check(&mut self, request: &Request) -> Result<WordWarnings, Refusal> {
         let (told, unknown) = (&mut self.told, &mut self.unknown);
         let words = &mut self.unknown_words;
@@ -300,7 +301,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// Notes that a request may have changed its call.
+    /// Notes that a request may have changed its call, so that the call is saved again.
     fn note_request(&mut self, request: &Request) {
         use Command::{List, Ping, Query, Statistics};
         let is_question = matches!(request.command(), Ping | Query | List | Statistics);
@@ -312,7 +313,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// Notes a change for [`poll_changed`](Self::poll_changed).
+    /// Notes that a call has changed, for [`poll_changed`](Self::poll_changed).
     fn note_change(&mut self, id: &CallId) {
         if let Some(changed) = &mut self.changed {
             changed.insert(id.clone());
@@ -329,23 +330,23 @@ impl<P> Calls<P> {
             let [a, b] = media
                 .heard_ns
                 .map(|at_ns| at_ns.map(|at_ns| at_ns.min(now_ns)));
-            // The timer reads this when it fires.
+            // The call's timer is not set again here. It reads this time when it fires.
             call.heard_ns = call.heard_ns.max(a).max(b);
         }
     }
 
-    /// The next action.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<Action<P>> {
         self.actions.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         self.timers.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Ends everything whose time is over.
+    /// Ends all calls and dialogs whose time is over.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         while let Some((due_ns, id)) = self.timers.first().cloned()
             && due_ns <= now_ns
@@ -355,7 +356,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// Ends a call. `false`: the call does not exist.
+    /// Ends a call. Returns `false` if the call does not exist.
     pub fn end(&mut self, now_ns: u64, id: &CallId, reason: EndReason) -> bool {
         let Some(call) = self.calls.remove(id) else {
             return false;
@@ -375,13 +376,13 @@ impl<P> Calls<P> {
         self.calls.contains_key(id)
     }
 
-    /// Number of calls.
+    /// Returns the number of calls.
     #[must_use]
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Number of media streams that have ports.
+    /// Returns the number of media streams that have ports.
     #[must_use]
     pub fn streams_len(&self) -> usize {
         self.taken.streams
@@ -393,7 +394,7 @@ impl<P> Calls<P> {
         self.calls.is_empty()
     }
 
-    /// The names of calls in order, starting after this one.
+    /// Returns the names of all calls in order, starting after `after`.
     pub fn ids(&self, after: Option<&CallId>) -> impl Iterator<Item = &CallId> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -402,7 +403,7 @@ impl<P> Calls<P> {
             .map(|(id, _)| id)
     }
 
-    /// A view of a call.
+    /// Returns a view of a call.
     #[must_use]
     pub fn view(&self, id: &CallId) -> Option<CallView> {
         let call = self.calls.get(id)?;
@@ -437,7 +438,7 @@ impl<P> Calls<P> {
         })
     }
 
-    /// The last specification of a stream, with its call.
+    /// Returns the last specification of a stream, with its call.
     #[must_use]
     pub fn stream(&self, stream: StreamId) -> Option<(&CallId, &StreamSpec)> {
         let call = self.calls.get(self.streams.get(&stream)?)?;
@@ -446,13 +447,13 @@ impl<P> Calls<P> {
         Some((&call.id, slot.running.as_deref()?))
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Number of streams, and how many of them are transcoded.
+    /// Returns the number of streams, and how many of them are transcoded.
     #[must_use]
     pub fn streams(&self) -> [usize; 2] {
         let slots = self.calls.values().flat_map(|call| &call.dialogs);
@@ -479,7 +480,7 @@ impl<P> Calls<P> {
         self.count(took, takes);
     }
 
-    /// Updates the totals when the number of a call's streams changes.
+    /// Updates the totals after the number of a call's streams has changed.
     fn count(&mut self, before: Taken, now: Taken) {
         let Taken {
             streams,
@@ -489,7 +490,7 @@ impl<P> Calls<P> {
         *unanswered = *unanswered + now.unanswered - before.unanswered;
     }
 
-    /// Ends the parts of a call whose time is over.
+    /// Ends the call, or the first of its dialogs, if its time is over.
     fn expire(&mut self, now_ns: u64, id: &CallId) {
         let Some(call) = self.calls.get_mut(id) else {
             return;
@@ -511,12 +512,12 @@ impl<P> Calls<P> {
         self.end_dialog(now_ns, id, at, reason.unwrap_or(EndReason::Deleted));
     }
 
-    /// Ends a dialog; the call ends with its last dialog.
+    /// Ends a dialog. With its last dialog, the call ends too.
     fn end_dialog(&mut self, now_ns: u64, id: &CallId, at: usize, reason: EndReason) {
         let Some(call) = self.calls.get_mut(id) else {
             return;
         };
-        // Copies end with their original.
+        // Copies cannot outlive the last original, so the call ends if only copies are left.
         let others = call.dialogs.iter().enumerate();
         if others
             .filter(|(other, _)| *other != at)
@@ -536,7 +537,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// Updates the copies of a call's streams.
+    /// Updates the copies of a call's streams after the originals have changed.
     fn follow(&mut self, now_ns: u64, id: &CallId) {
         subscribe::follow(self, now_ns, id);
     }
@@ -560,7 +561,7 @@ impl<P> Calls<P> {
     }
 }
 
-/// Ends a dialog's streams, and closes its ports.
+/// Ends the streams of a dialog, and closes its ports. Returns the records of the streams.
 fn close<P>(
     actions: &mut VecDeque<Action<P>>,
     streams: &mut BTreeMap<StreamId, CallId>,

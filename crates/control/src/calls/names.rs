@@ -1,4 +1,4 @@
-//! The names in requests: of calls, parties and branches.
+//! The names of calls, parties and branches in requests.
 
 use crate::ng::{Refusal, Request, Value};
 
@@ -16,7 +16,7 @@ pub(super) struct Names<'a> {
     pub(super) tags: Tags<'a>,
 }
 
-/// Longest name: those of SIP have about 50 bytes.
+/// Maximum length of a name. Names in SIP have about 50 bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
 pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8], Refusal> {
@@ -29,10 +29,11 @@ pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8],
     }
 }
 
-/// Values of `via-branch` in `rtpp-flags` that ask the proxy for a branch, when it has none.
+/// Values of `via-branch` in `rtpp-flags` with which a script asks the proxy to fill in a branch. If the proxy has none, the value arrives
+/// as it is, and is ignored.
 const BY_PROXY: &[&[u8]] = &[b"auto", b"auto-next", b"auto-extra", b"extra"];
 
-/// An optional name.
+/// Returns a name that the request may lack.
 pub(super) fn optional<'a>(
     request: &'a Request,
     key: &'static str,

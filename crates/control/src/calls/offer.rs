@@ -1,4 +1,4 @@
-//! Offers: opens ports, and writes the description for the other side. Running streams do not change.
+//! Offers: opens ports, and writes the description that the other side gets. Running streams do not change.
 
 use threadbare_rtp_types::side::Side;
 
@@ -18,15 +18,15 @@ use crate::codec;
 use crate::ng::{Refusal, Value};
 use crate::sdp::{MediaLine, MediaOutline, RTCP_NUMBERS, Sdp};
 
-/// An offer that can be carried out.
+/// An offer that was accepted, ready to take effect.
 #[derive(Debug)]
 pub(super) struct Prepared<P> {
     pub(super) media: Vec<Offered>,
-    /// One entry per `m=` line.
+    /// The ports of each `m=` line.
     pub(super) ports: Vec<Ports<P>>,
-    /// The places of side A and side B.
+    /// The interfaces and families of side A and side B.
     pub(super) places: [Place; 2],
-    /// The origin for the receiver of the description.
+    /// The origin of the description for the other side.
     pub(super) origin: super::dialog::Origin,
     pub(super) sdp: Sdp,
     pub(super) warnings: Warnings,
@@ -35,26 +35,26 @@ pub(super) struct Prepared<P> {
 /// The ports for an `m=` line.
 #[derive(Debug)]
 pub(super) enum Ports<P> {
-    /// It needs no ports.
+    /// The line needs no ports.
     None,
-    /// The ports of its slot.
+    /// The ports that the line's slot has already.
     Running,
     /// The ports that the previous offer opened.
     Opened,
     New(Box<Slot<P>>),
 }
 
-/// The tools for the preparation of an offer.
+/// What the preparation of an offer needs from the registry.
 pub(super) struct Resources<'a, P> {
     pub(super) ports: &'a mut dyn PortSource<P>,
     pub(super) random: Random<'a>,
     pub(super) next_stream: &'a mut u64,
 }
 
-/// Limit of a dialog's streams: each takes up to four ports. Conferences have several.
+/// Limit of a dialog's streams. Each takes up to four ports. Conferences have several streams.
 const STREAMS_MAX: usize = 16;
 
-/// Prepares an offer by `author`. `dialog`: its current state.
+/// Prepares an offer by `author`. `dialog` is its state before the offer.
 pub(super) fn prepare<P>(
     resources: &mut Resources<'_, P>,
     dialog: Option<&Dialog<P>>,
@@ -75,7 +75,7 @@ pub(super) fn prepare<P>(
     let of_each = media.iter().enumerate();
     let of_each = of_each.map(|(index, one)| places.of_line(index, Some(&one.remote)));
     let of_each: Vec<[Place; 2]> = of_each.collect::<Result<_, _>>()?;
-    // The first `m=` line decides for the dialog.
+    // The interfaces and families that the first relayed `m=` line gets apply to the dialog.
     let first = media.iter().position(Offered::is_carried);
     let place_of_all = match of_each.get(first.unwrap_or(0)) {
         Some(places) => places.clone(),
@@ -107,7 +107,7 @@ pub(super) fn prepare<P>(
     })
 }
 
-/// Reads each `m=` line, and decides its treatment.
+/// Reads each `m=` line, and decides how the relay handles it.
 fn offered<P>(
     resources: &mut Resources<'_, P>,
     dialog: Option<&Dialog<P>>,
@@ -166,7 +166,7 @@ struct LineReader<'a, 'd, P> {
 }
 
 impl<P> LineReader<'_, '_, P> {
-    /// Decides the treatment of a line that its author does not reject.
+    /// Decides how the relay handles a line that its author does not reject.
     fn line(&mut self, sdp: &Sdp, index: usize) -> Result<(Remote, Plan), Unusable> {
         let section = &sdp.media[index];
         let line = section.media_line()?;
@@ -272,7 +272,7 @@ impl<P> LineReader<'_, '_, P> {
         })
     }
 
-    /// The author's key, and ours for it.
+    /// Chooses one of the author's keys, and our key for it.
     fn accepted(
         &mut self,
         offered_audio: &OfferedAudio<'_>,
@@ -289,7 +289,7 @@ impl<P> LineReader<'_, '_, P> {
         })
     }
 
-    /// The codecs for the other side.
+    /// Returns the codecs that are offered to the other side.
     fn codecs(
         &mut self,
         index: usize,
@@ -338,14 +338,15 @@ impl<P> LineReader<'_, '_, P> {
 /// Codecs that `transcode` can add.
 const TRANSCODED: &str = "one of PCMU, PCMA, G722, L16, L24, opus, telephone-event, CN";
 
-/// Requested packet times towards the author and towards the other side, ms. If the other side gets another packet time, the
-/// author keeps its own.
+/// Returns the requested packet times, for packets to the author and to the other side, ms. If the request sets only the other side's
+/// packet time, the author keeps its own.
 fn ptimes_ms(rules: &codec::Rules, remote: &Remote) -> [Option<u32>; 2] {
     let declared = rules.ptime_ms.map(|_| remote.ptime_ms.unwrap_or(PTIME_MS));
     [rules.ptime_reverse_ms.or(declared), rules.ptime_ms]
 }
 
-/// "the default packetization interval SHOULD have a duration of 20 ms or one frame, whichever is longer" (RFC 3551, section 4.2).
+/// Packet time of a description that has none, ms. "the default packetization interval SHOULD have a duration of 20 ms or one frame,
+/// whichever is longer" (RFC 3551, section 4.2).
 const PTIME_MS: u32 = 20;
 
 /// Decides about datagrams. They are relayed unchanged, so a line that needs another protocol is rejected.
@@ -388,7 +389,8 @@ fn running<P>(dialog: Option<&Dialog<P>>, index: usize) -> Option<&StreamSpec> {
     slot.running.as_deref()
 }
 
-/// "Codecs that were listed as preferred in the past will be kept as preferred even if the re-offer lists other codecs as preferred".
+/// Puts the codecs that the author uses already first. "Codecs that were listed as preferred in the past will be kept as preferred even if
+/// the re-offer lists other codecs as preferred".
 fn prefer_used(codecs: &mut [crate::sdp::Codec], running: Option<&StreamSpec>, author: Side) {
     let takes = running.and_then(|spec| spec.sides[author as usize].takes.as_deref());
     let Some(takes) = takes else { return };
@@ -415,14 +417,14 @@ struct Placing<'a, P> {
 }
 
 impl<P> Placing<'_, P> {
-    /// The places of side A and side B for a line whose author is at `remote`.
+    /// Returns the interfaces and families of side A and side B for a line whose author is at `remote`.
     fn of_line(&self, index: usize, remote: Option<&Remote>) -> Result<[Place; 2], Failure> {
         let rtp = remote.and_then(|remote| remote.rtp);
         let of_author = rtp.map(|address| Family::of(address.ip()));
-        // A hold address does not move a party, but it tells the family if the party starts with one.
+        // A hold address does not move a party. But if the first description of a party has one, it shows the party's family.
         let of_hold = remote.and_then(|remote| remote.family);
         let (author, options) = (self.author, self.options);
-        // A party that moves announces it in its description.
+        // A party that changes its address family announces this in its description.
         let own = self.of_side(index, author, 0, [of_author, of_hold])?;
         let likely = Some(own.family);
         let other = self.of_side(index, author.other(), 1, [options.family, likely])?;
@@ -440,8 +442,8 @@ impl<P> Placing<'_, P> {
         })
     }
 
-    /// The place of a side. `signalled` overrides the family that the party has used so far; `likely` is for a party
-    /// that has used none.
+    /// Returns the interface and family of a side. `signalled` overrides the family that the party has used so far. `likely` applies to a
+    /// party that has used none.
     fn of_side(
         &self,
         index: usize,
@@ -461,7 +463,7 @@ impl<P> Placing<'_, P> {
     }
 }
 
-/// The interface of this name, with the first of `families` that it supports.
+/// Returns the interface of this name, with the first of `families` that the interface supports.
 fn place(
     interfaces: &[Interface],
     name: Option<&InterfaceName>,
@@ -495,7 +497,7 @@ fn place(
     })
 }
 
-/// Opens the ports for an `m=` line; the result has their advertised addresses.
+/// Opens the ports for an `m=` line. The result contains their advertised addresses.
 fn open<P>(
     resources: &mut Resources<'_, P>,
     dialog: Option<&Dialog<P>>,
@@ -563,7 +565,7 @@ fn opened<P>(
 fn port_use(offered: &Offered, is_author: bool) -> PortUse {
     let single = match &offered.plan {
         Plan::Audio(audio) if is_author => audio.mux[0],
-        // The other side may refuse to multiplex.
+        // The other side may refuse to let RTP and RTCP share a port.
         Plan::Audio(audio) => audio.requires_mux,
         // T.38 and similar protocols have no RTCP.
         _ => Transport::of(&offered.outline.protocol).is_none(),
@@ -575,7 +577,7 @@ fn port_use(offered: &Offered, is_author: bool) -> PortUse {
     }
 }
 
-/// The line for the other side.
+/// Returns the `m=` line for the other side.
 fn line<'a>(offered: &'a Offered, local: Option<&'a Local>, options: &Options) -> Line<'a> {
     let (remote, protocol) = (&offered.remote, offered.outline.protocol.as_str());
     match (&offered.plan, local) {
@@ -609,7 +611,7 @@ fn line<'a>(offered: &'a Offered, local: Option<&'a Local>, options: &Options) -
 }
 
 impl Remote {
-    /// The remote of a party whose media the relay does not carry.
+    /// Returns the settings of a party whose media the relay does not carry.
     fn unknown() -> Remote {
         Remote {
             rtp: None,
@@ -641,7 +643,7 @@ impl Offered {
 }
 
 impl<P> Prepared<P> {
-    /// Makes the offer the dialog's last one.
+    /// Makes the offer the last one of the dialog.
     pub(super) fn commit(
         self,
         dialog: &mut Dialog<P>,

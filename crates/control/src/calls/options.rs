@@ -20,26 +20,26 @@ pub(super) struct Options {
     pub(super) rules: Rules,
     /// Transport of the outgoing description, from `transport-protocol`.
     pub(super) transport: Option<Transport>,
-    /// `transport-protocol` is `accept`.
+    /// Whether `transport-protocol` is `accept`.
     pub(super) accepts_transport: bool,
-    /// `transport-protocol` is `transparent`: RTP is forwarded unchanged, and the parties agree on keys themselves.
+    /// Whether `transport-protocol` is `transparent`: RTP is forwarded unchanged, and the parties agree on keys themselves.
     pub(super) is_transparent: bool,
-    /// `OSRTP`: keys in an offer of plain RTP are accepted.
+    /// `OSRTP`: whether keys in an offer of plain RTP are accepted.
     pub(super) accepts_osrtp: bool,
-    /// `OSRTP`: plain RTP is offered with keys.
+    /// `OSRTP`: whether plain RTP is offered with keys.
     pub(super) offers_osrtp: bool,
     /// Kinds of media that `sdp-media-remove` names.
     #[serde(rename = "removed_media")]
     pub(super) removes: Vec<String>,
-    /// A line that has no codecs left by the codec rules is rejected.
+    /// Whether a line is rejected if the codec rules leave no audio codec. Otherwise, those rules do not apply to the line.
     pub(super) allows_no_codec: bool,
     #[serde(rename = "rtcp_mux")]
     pub(super) mux: MuxOptions,
     pub(super) replace: Replace,
-    /// The interfaces of the author and of the other side.
+    /// The interface for the author, and the one for the other side.
     pub(super) interfaces: [Option<InterfaceName>; 2],
     pub(super) family: Option<Family>,
-    /// Replaces the address in the SDP.
+    /// An address that replaces the one in the SDP.
     pub(super) address: Option<IpAddr>,
     pub(super) learning: Learning,
     pub(super) tos: Tos,
@@ -54,13 +54,13 @@ pub(super) struct Options {
     pub(super) strip_extmap: bool,
     #[serde(rename = "waits_for_nat")]
     pub(super) nat_wait: bool,
-    /// `drop-traffic`: starts or ends it.
+    /// `drop-traffic`: whether it starts or ends. `None`: the request does not have it.
     pub(super) drops_traffic: Option<bool>,
-    /// `media-echo`.
+    /// `media-echo`: the party that hears itself.
     pub(super) echo: Option<EchoWay>,
     pub(super) record: Option<bool>,
     pub(super) label: Option<String>,
-    /// The flag `block-DTMF` in combination with `DTMF-security`.
+    /// Whether DTMF is blocked: the flag `block-DTMF` in combination with `DTMF-security`.
     #[serde(rename = "blocks_dtmf")]
     pub(super) blocks_keys: Option<bool>,
     pub(super) recording: Recording,
@@ -83,7 +83,7 @@ pub(super) struct MuxOptions {
 #[serde(default)]
 pub(super) struct Replace {
     pub(super) origin: bool,
-    /// The whole `o=` line.
+    /// Whether the whole `o=` line is replaced.
     pub(super) origin_full: bool,
     pub(super) username: bool,
     pub(super) session_name: bool,
@@ -92,11 +92,11 @@ pub(super) struct Replace {
     pub(super) zero_address: bool,
 }
 
-/// How a leg learns the source of packets.
+/// The request's options about learning the address that a party sends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Learning {
-    /// The author sends from another address than it receives at.
+    /// Whether the author sends from another address than it receives at.
     pub(super) is_asymmetric: bool,
     pub(super) is_strict: bool,
     #[serde(rename = "follows_source")]
@@ -116,10 +116,10 @@ pub(super) enum Way {
 }
 
 impl Learning {
-    /// The rule for the message's author, or for the side that it goes to.
+    /// Returns the rule for the author of the message, or else for the side that the message goes to.
     ///
-    /// rtpengine accepts packets from any address after it has learned one, unless `strict-source` is given. Here unknown
-    /// sources are always refused, and `strict-source` also refuses a new port of the same NAT.
+    /// After rtpengine has learned an address, it still accepts packets from any address, unless `strict-source` is given. Here unknown
+    /// sources are always refused then, and `strict-source` also refuses a new port of the same NAT.
     pub(super) fn learn(self, is_author: bool) -> Learn {
         let is_strict = self.is_strict && !self.follows;
         let method = match self.way {
@@ -142,7 +142,7 @@ impl Learning {
         }
     }
 
-    /// Combines the settings for a side from both messages of an exchange.
+    /// Combines both messages of an exchange into the settings for one side.
     pub(super) fn with(self, other: Learning) -> Learning {
         Learning {
             is_asymmetric: self.is_asymmetric,
@@ -153,15 +153,15 @@ impl Learning {
     }
 }
 
-/// rtpengine learns "during the first few seconds after signalling".
+/// How long a `strict-source` address is learned. rtpengine learns "during the first few seconds after signalling".
 const LEARN_WINDOW_MS: u32 = 3_000;
-/// `media-handover`: this is longer than jitter or a gap of lost packets.
+/// `media-handover`: silence after which another address takes over. It is longer than jitter or a gap of lost packets.
 const HANDOVER_SILENCE_MS: u32 = 500;
 
 /// The value of `TOS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) enum Tos {
-    /// "If this key is not present or its value is too large".
+    /// The usual type of service, "If this key is not present or its value is too large".
     #[default]
     #[serde(rename = "Default")]
     Usual,
@@ -172,7 +172,7 @@ pub(super) enum Tos {
 }
 
 impl Tos {
-    /// The value to use after an earlier one.
+    /// Returns the type of service after this message. `before` is the one that was in use.
     pub(super) fn after(self, before: Option<u8>) -> Option<u8> {
         match self {
             Tos::Usual => None,
@@ -195,7 +195,7 @@ pub(super) struct SdesOptions {
     pub(super) adds_none: bool,
     #[serde(rename = "excluded_suites", with = "crate::mirror")]
     pub(super) without: Vec<Suite>,
-    /// The only suites. `None`: all. If none of the named suites is known, none is left.
+    /// The only allowed suites. `None`: all are allowed. If none of the named suites is known, no suite is allowed.
     #[serde(rename = "only_suites", with = "crate::mirror")]
     pub(super) only: Option<Vec<Suite>>,
     #[serde(rename = "suite_order", with = "crate::mirror")]
@@ -205,10 +205,10 @@ pub(super) struct SdesOptions {
 }
 
 impl Options {
-    /// Reads a request whose words are all known.
+    /// Reads the options of a request. All words of the request must be known.
     ///
     /// # Errors
-    /// If a value is invalid.
+    /// Fails if a value is invalid.
     pub(super) fn of_request(request: &Request) -> Result<Options, Refusal> {
         let (transport, way) = transport(request)?;
         let osrtp = request.texts("OSRTP")?;
@@ -220,7 +220,7 @@ impl Options {
             transport,
             accepts_transport: way == Some(TransportWay::Accept),
             is_transparent: way == Some(TransportWay::Transparent),
-            // The older form, two `m=` lines for one medium, is read as two media.
+            // The older form, which uses two `m=` lines for one medium, is read as two media.
             accepts_osrtp: osrtp
                 .iter()
                 .any(|one| matches!(*one, "accept" | "accept-RFC")),
@@ -265,19 +265,19 @@ impl Options {
 
 const FAMILIES: &[(&str, Family)] = &[("IP4", Family::V4), ("IP6", Family::V6)];
 
-/// `media-echo`: the party that hears itself. Neither hears the other party.
+/// The party that hears itself (`media-echo`). Then neither party hears the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum EchoWay {
     #[serde(rename = "Neither")]
     Nobody,
-    /// The receiver of the message.
+    /// The party that gets the message.
     Receiver,
     Author,
     Both,
 }
 
 impl EchoWay {
-    /// Whether side A and side B hear themselves, after a message of this side.
+    /// Whether side A and side B hear themselves, if this option is in a message of `author`.
     pub(super) fn sides(self, author: Side) -> [bool; 2] {
         let hears = |side: Side| match self {
             EchoWay::Nobody => false,
@@ -303,10 +303,10 @@ const ECHO_WAYS: &[(&str, EchoWay)] = &[
 
 const ON_OFF: &[(&str, bool)] = &[("on", true), ("yes", true), ("off", false), ("no", false)];
 
-/// Limit of media kinds that a request removes: about five exist.
+/// Limit of media kinds that a request removes. About five exist.
 const REMOVES_MAX: usize = 16;
 
-/// A value of `transport-protocol` that names no protocol.
+/// A value of `transport-protocol` that is not the name of a protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransportWay {
     Accept,
@@ -336,7 +336,7 @@ fn mux(request: &Request) -> Result<MuxOptions, Refusal> {
             "offer" => mux.offer = true,
             "require" => mux.require = true,
             "demux" => mux.demux = true,
-            // Offered codecs are accepted and forwarded in any case.
+            // This value changes nothing, because multiplexing is accepted and passed on in any case if it is offered.
             "accept" => {}
             "reject" => mux.reject = true,
             other => {
@@ -362,7 +362,7 @@ fn replace(request: &Request) -> Result<Replace, Refusal> {
             "SDP-version" | "sdp-version" => replace.sdp_version = true,
             "force-increment-sdp-ver" => replace.force_increment = true,
             "zero-address" => replace.zero_address = true,
-            // Other values are ignored: the session's address is replaced in any case.
+            // Other values change nothing, because the session's address is replaced in any case.
             _ => {}
         }
     }
@@ -389,7 +389,7 @@ fn interfaces(request: &Request) -> Result<[Option<InterfaceName>; 2], Refusal> 
     }
 }
 
-/// "Can be overridden through the `media address` key."
+/// Returns the address that replaces the one in the SDP, if the request has one. "Can be overridden through the `media address` key."
 fn address(request: &Request) -> Result<Option<IpAddr>, Refusal> {
     if let Some(text) = request.text("media-address")? {
         let wrong = || {
@@ -437,13 +437,14 @@ fn tos(request: &Request) -> Result<Tos, Refusal> {
     })
 }
 
-/// "The default mode is `drop` which simply drops DTMF event packets [...] `off` to disable DTMF blocking."
+/// Whether blocking applies to DTMF events. "The default mode is `drop` which simply drops DTMF event packets [...] `off` to disable DTMF
+/// blocking."
 pub(super) fn blocks_keys(request: &Request) -> Result<bool, Refusal> {
     let mode = request.one_of("DTMF-security", &[("drop", true), ("off", false)])?;
     Ok(mode.unwrap_or(true))
 }
 
-/// The recording settings of a request.
+/// Returns the recording settings of a request.
 pub(super) fn recording(request: &Request) -> Result<Recording, Refusal> {
     let text = |key: &'static str| Ok::<_, Refusal>(request.text(key)?.map(str::to_owned));
     let file = text("recording-file")?;
@@ -454,12 +455,13 @@ pub(super) fn recording(request: &Request) -> Result<Recording, Refusal> {
     })
 }
 
-/// "All options controlling SDES session parameters can be used either in all lower case or in all upper case."
+/// Reads the options of `SDES`. "All options controlling SDES session parameters can be used either in all lower case or in all upper
+/// case."
 fn sdes(request: &Request) -> Result<SdesOptions, Refusal> {
     let mut sdes = SdesOptions::default();
     for word in request.texts("SDES")? {
         let suites = |names: &str| -> Vec<Suite> {
-            // Unknown suites cannot be offered, ordered or left out.
+            // Unknown suites are skipped, because they cannot be offered, ordered or left out.
             let names = names.split([';', ',']).filter_map(Suite::from_name);
             names.collect()
         };

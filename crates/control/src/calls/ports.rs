@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// The name of a local interface, as in the requests' `direction` and `interface`.
+/// The name of a local interface, as requests have it in `direction` and `interface`.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -21,14 +21,14 @@ impl fmt::Display for InterfaceName {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 pub enum Family {
-    /// `IP4`.
+    /// IPv4, `IP4` in SDP.
     V4,
-    /// `IP6`.
+    /// IPv6, `IP6` in SDP.
     V6,
 }
 
 impl Family {
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Family {
         match address {
@@ -37,7 +37,7 @@ impl Family {
         }
     }
 
-    /// The name in SDP.
+    /// Returns the name in SDP.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Family {
 pub struct Interface {
     /// The interface's name.
     pub name: InterfaceName,
-    /// The families of its addresses, the preferred one first.
+    /// The families of the interface's addresses, the preferred one first.
     pub families: Vec<Family>,
 }
 
@@ -83,31 +83,31 @@ pub struct Opened<P> {
     pub ports: P,
     /// The advertised address and port for RTP.
     pub rtp: SocketAddr,
-    /// The same for RTCP; `None` for [`PortUse::Single`].
+    /// The advertised address and port for RTCP. `None` for [`PortUse::Single`].
     pub rtcp: Option<SocketAddr>,
 }
 
-/// No port could be opened: the reason, and the operator's remedy.
+/// The reason why no port could be opened, and what the operator can do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoPorts(pub String);
 
-/// Opens ports. The owner of the sockets implements it.
+/// Opens ports. The owner of the sockets implements this trait.
 pub trait PortSource<P> {
-    /// All interfaces, the default one first.
+    /// Returns all interfaces, the default one first.
     fn interfaces(&self) -> &[Interface];
 
     /// Opens the ports of one leg.
     ///
     /// # Errors
-    /// If the interface has no such address, or no port is free.
+    /// Fails if the interface has no address of the family, or if no port is free.
     fn open(&mut self, request: &PortRequest) -> Result<Opened<P>, NoPorts>;
 
     /// Opens the ports of another process's leg again, with the same numbers. `rtp` and `rtcp` are the addresses that the
     /// party knows.
     ///
     /// # Errors
-    /// If the interface is gone or has another advertised address, or if another process has the ports.
+    /// Fails if the interface is gone or has another advertised address, or if another process has the ports.
     fn reopen(
         &mut self,
         request: &PortRequest,

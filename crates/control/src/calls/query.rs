@@ -51,7 +51,7 @@ struct MediaReport {
 }
 
 impl Pending {
-    /// The report of the dialogs that `is_meant` selects.
+    /// Returns the report of the dialogs that `is_meant` selects.
     pub(super) fn of<P>(
         call: &Live<P>,
         is_meant: impl Fn(usize) -> bool,
@@ -67,7 +67,7 @@ impl Pending {
             };
             for side in parties_of {
                 let new = report(dialog, *side);
-                // A forked party has the same tag in several dialogs.
+                // A party whose call was forked has the same tag in several dialogs.
                 match parties.iter_mut().find(|one| one.tag == new.tag) {
                     Some(known) => {
                         known.partner = new.partner.or(known.partner.take());
@@ -94,7 +94,7 @@ impl Pending {
         }
     }
 
-    /// The reply, or a request for counters.
+    /// Returns the reply, or a request for counters if the reply needs them.
     pub(super) fn into_outcome(self) -> Outcome {
         if self.streams.is_empty() {
             Outcome::Reply(self.finish(&BTreeMap::new()))
@@ -103,13 +103,13 @@ impl Pending {
         }
     }
 
-    /// The streams whose counters are needed.
+    /// Returns the streams whose counters are needed.
     #[must_use]
     pub fn streams(&self) -> &[StreamId] {
         &self.streams
     }
 
-    /// The reply. Streams without counters get zeros.
+    /// Creates the reply. Streams without counters get zeros.
     pub fn finish(self, stats: &BTreeMap<StreamId, StreamStats>) -> Reply {
         let none = SideStats::default();
         let of = |media: &MediaReport| {
@@ -146,7 +146,7 @@ impl Pending {
         Reply::Ok(keys)
     }
 
-    /// "expressed as seconds since the UNIX epoch".
+    /// Converts a time to the reply's form, "expressed as seconds since the UNIX epoch".
     fn unix_s(&self, at_ns: u64) -> i64 {
         let unix_ns = self.unix_at_zero_ns.saturating_add(at_ns);
         i64::try_from(unix_ns / NS_PER_S).unwrap_or(i64::MAX)
@@ -182,7 +182,7 @@ impl Pending {
         out
     }
 
-    /// `place` 0: RTP; 1: RTCP.
+    /// Creates the report of a stream. `place` is 0 for RTP and 1 for RTCP.
     fn stream(
         &self,
         media: &MediaReport,
@@ -269,7 +269,7 @@ fn texts(words: &[&'static str]) -> Value {
     Value::List(words.iter().map(|word| Value::from(*word)).collect())
 }
 
-/// "The `family` may be one of `IPv4` or `IPv6`."
+/// Creates the report of an address. "The `family` may be one of `IPv4` or `IPv6`."
 fn address(address: SocketAddr) -> Dictionary {
     let mut out = Dictionary::new();
     let family = match address.ip() {

@@ -1,5 +1,5 @@
-//! Addresses in descriptions that may get no media. They are checked when a description is read, so that the reply can warn. The
-//! relay checks each destination address again, whatever its origin.
+//! Addresses in descriptions to which no media may be sent. They are checked when a description is read, so that the reply can contain a
+//! warning. The relay checks each destination address again, wherever the address comes from.
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,8 @@ use super::id::StreamId;
 use super::warnings::Warnings;
 use super::{CallId, Calls};
 
-/// Completes the specifications of a dialog's streams. Removes forbidden addresses, with a warning for each: nothing is sent
-/// to them.
+/// Completes the specifications of a dialog's streams. Removes forbidden addresses, so that nothing is sent there, and adds a warning for
+/// each.
 pub(super) fn finish_specs<P>(calls: &Calls<P>, id: &CallId, at: usize, prepared: &mut Prepared) {
     let Some(dialog) = calls.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
         return;
@@ -53,7 +53,7 @@ pub(super) fn warn_of_offer<P>(calls: &Calls<P>, id: &CallId, at: usize, warning
     }
 }
 
-/// Checks a party's addresses for RTP and RTCP. If the first one is forbidden, the second one is removed too.
+/// Checks a party's addresses for RTP and RTCP. If the address for RTP is forbidden, the address for RTCP is removed too.
 fn judge_pair<P>(
     calls: &Calls<P>,
     dialog: &Dialog<P>,
@@ -96,8 +96,8 @@ fn judge<P>(
     }
 }
 
-/// Whether packets of a stream to `to` return to it, through other calls of this relay. If a proxy routes a call through this
-/// relay again, two calls send to each other, but the last one sends to a party.
+/// Whether packets that a stream sends to `to` come back to the same stream through other calls of this relay. If a proxy routes a call
+/// through this relay again, two calls send to each other. This is no circle, because the last of them sends to a party.
 fn leads_back<P>(calls: &Calls<P>, policy: &MediaPolicy, stream: StreamId, to: SocketAddr) -> bool {
     let mut to = policy.local(to);
     for _ in 0..HOPS_MAX {
@@ -119,7 +119,7 @@ fn leads_back<P>(calls: &Calls<P>, policy: &MediaPolicy, stream: StreamId, to: S
     true
 }
 
-/// The stream with a port at this local address.
+/// Returns the slot and the side that have a port at this local address.
 fn slot_at<'a, P>(
     calls: &'a Calls<P>,
     policy: &MediaPolicy,
@@ -137,14 +137,14 @@ fn slot_at<'a, P>(
     })
 }
 
-/// A party's allowed addresses, and the forbidden one.
+/// The allowed addresses of a party, and the first forbidden one.
 struct Judged {
     addresses: [Option<SocketAddr>; 2],
     forbidden: Option<(&'static str, SocketAddr, Forbidden)>,
 }
 
 impl Judged {
-    /// Adds a warning. `index`: of the `m=` line.
+    /// Adds a warning about the forbidden address. `index` is that of the `m=` line.
     fn warn(&self, index: usize, warnings: &mut Warnings) {
         if let Some((what, to, why)) = &self.forbidden {
             warnings.add(index, format_args!("{what} is not sent to {to}: {why}"));
@@ -152,5 +152,5 @@ impl Judged {
     }
 }
 
-/// Limit of a call's passes through this relay. SIP's `Max-Forwards` is 70, but each pass adds delay.
+/// Maximum number of times that a call passes through this relay. SIP's `Max-Forwards` is 70, but each pass adds delay.
 const HOPS_MAX: usize = 8;

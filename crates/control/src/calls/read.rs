@@ -8,11 +8,11 @@ use super::sdes;
 use super::transport::Transport;
 use crate::sdp::{Address, Sdp, SdpError, Section};
 
-/// The author's addresses for the medium with this index, replaced by the request's address if there is one. The second value is
+/// Returns the author's addresses for the medium with this index, replaced by the request's address if there is one. The second value is
 /// the reason why the first unusable `a=crypto` line is refused.
 ///
 /// # Errors
-/// If the address is missing or malformed.
+/// Fails if the address is missing or malformed.
 pub(super) fn remote(
     sdp: &Sdp,
     index: usize,
@@ -25,13 +25,13 @@ pub(super) fn remote(
         (Err(_), Some(_)) => None,
         (Err(error), None) => return Err(error),
     };
-    // RFC 8840, section 4.1.1: an offer that has no candidates yet has port 9 and the address of zeros. It is not a hold.
+    // An offer that has no ICE candidates yet has port 9 and an address of all zeros (RFC 8840, section 4.1.1). This is not a hold.
     let is_trickle = line.port == DISCARD_PORT && sdp.has_ice(index);
     let is_zero = signalled.as_ref().is_some_and(Address::is_hold) && !is_trickle;
     let ip = match (address, &signalled) {
         (Some(address), _) => Some(address),
         (None, Some(Address::Ip(ip))) => Some(*ip),
-        // A host name: the party's packets show its address.
+        // The description has a host name. The party's packets will show its address.
         (None, _) => None,
     };
     let family = ip.map(Family::of);
@@ -67,9 +67,8 @@ pub(super) fn remote(
 /// The port of the discard service (RFC 863): a placeholder.
 const DISCARD_PORT: u16 = 9;
 
-/// The highest bit rate of Opus that the author accepts. "maxaveragebitrate: Specifies the maximum average receive bitrate of a
-/// session in bits per second (bit/s) [...] values outside the range of 6000 to 510000 SHOULD be ignored" (RFC 7587, section
-/// 6.1).
+/// Returns the highest bit rate of Opus that the author accepts. "maxaveragebitrate: Specifies the maximum average receive bitrate of a
+/// session in bits per second (bit/s) [...] values outside the range of 6000 to 510000 SHOULD be ignored" (RFC 7587, section 6.1).
 fn opus_bps_max(media: &Section) -> Option<u32> {
     let codecs = media.codecs();
     let opus = codecs

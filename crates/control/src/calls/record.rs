@@ -1,4 +1,4 @@
-//! Records of calls.
+//! Records of calls, ended and running.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,17 +8,17 @@ use super::id::{CallId, StreamId};
 /// The reason for a call's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// `delete`, or the end of its delay.
+    /// The call was ended by a `delete`, at once or after its delay.
     Deleted,
-    /// No answer within [`offer_ns`](super::Timeouts::offer_ns).
+    /// The offer got no answer within [`offer_ns`](super::Timeouts::offer_ns).
     OfferTimeout,
-    /// No media for [`media_ns`](super::Timeouts::media_ns).
+    /// No media arrived for [`media_ns`](super::Timeouts::media_ns).
     MediaTimeout,
-    /// No media for [`silent_ns`](super::Timeouts::silent_ns), in a call on hold or a blocked one.
+    /// The call was on hold or blocked, and no media arrived for [`silent_ns`](super::Timeouts::silent_ns).
     SilentTimeout,
-    /// It lasted for [`final_ns`](super::Timeouts::final_ns).
+    /// The call has lasted for [`final_ns`](super::Timeouts::final_ns).
     FinalTimeout,
-    /// The operator ended it.
+    /// The operator has ended the call.
     Operator,
     /// Another node of the cluster owns the call, or the owner could not be determined.
     Cluster,
@@ -36,7 +36,7 @@ impl EndReason {
         EndReason::Cluster,
     ];
 
-    /// The name in records and metrics.
+    /// Returns the name in records and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl fmt::Display for EndReason {
 /// A call that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallRecord {
-    /// Its name.
+    /// The call's name.
     pub call: CallId,
     /// Time of the offer, ns on the registry's clock.
     pub created_ns: u64,
@@ -77,7 +77,7 @@ pub struct CallRecord {
     pub ended_ns: u64,
     /// Reason of the end.
     pub reason: EndReason,
-    /// Its streams, with those that were never answered.
+    /// The streams of the call, including those that were never answered.
     pub streams: Vec<StreamRecord>,
 }
 
@@ -92,16 +92,16 @@ pub struct CallView {
     pub answered_ns: Option<u64>,
     /// Time of the last media that the registry knows.
     pub heard_ns: Option<u64>,
-    /// When the call will end by a time-out, and by which.
+    /// When the call will end by a time-out, and by which one.
     pub end: Option<(u64, EndReason)>,
-    /// Its streams: ended ones first, unanswered ones last.
+    /// The streams of the call: ended ones first, unanswered ones last.
     pub streams: Vec<StreamRecord>,
 }
 
 /// A stream of a call.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StreamRecord {
-    /// Its name in actions.
+    /// The stream's name in actions.
     pub stream: StreamId,
     /// The kind of media, for example `audio`.
     pub media: String,
@@ -112,17 +112,17 @@ pub struct StreamRecord {
 /// A party of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SideRecord {
-    /// Its SIP tag; invalid UTF-8 is replaced.
+    /// The party's SIP tag. Invalid UTF-8 is replaced.
     pub tag: String,
-    /// The audio codec that is sent to it, as in `rtpmap`.
+    /// The audio codec that is sent to the party, as in `rtpmap`.
     pub codec: Option<String>,
-    /// The address at which it receives RTP, from its description.
+    /// The address at which the party receives RTP, from its description.
     pub rtp: Option<SocketAddr>,
-    /// The address advertised to it.
+    /// The address that is advertised to the party.
     pub advertised: Option<SocketAddr>,
-    /// Its SRTP suite.
+    /// The SRTP suite towards the party.
     #[serde(with = "crate::mirror")]
     pub crypto_suite: Option<crate::mirror::Word>,
-    /// Its label.
+    /// The party's label.
     pub label: Option<String>,
 }

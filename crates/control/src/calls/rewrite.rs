@@ -7,21 +7,21 @@ use super::dialog::{Local, Origin, Remote, SentVersion};
 use super::options::Options;
 use crate::sdp::{Codec, Direction, MediaOutline, Sdp, Section};
 
-/// The result for an `m=` line.
+/// How an `m=` line is rewritten.
 #[derive(Debug)]
 pub(super) enum Line<'a> {
-    /// Its port is 0; the rest of the `m=` line is that of the offer.
+    /// The port becomes 0. The rest of the `m=` line is that of the offer.
     Rejected(&'a MediaOutline),
-    /// The parties connect to each other: the line stays, with its author's address.
+    /// The parties connect to each other. The line stays, with its author's address.
     Direct,
-    /// Its datagrams are relayed.
+    /// The line's datagrams are relayed.
     Packets {
         local: &'a Local,
         remote: &'a Remote,
-        /// Lines about keys stay: the parties agree on keys themselves.
+        /// Whether lines about keys stay, because the parties agree on keys themselves.
         keeps_keys: bool,
     },
-    /// The relay reads its packets.
+    /// The relay reads the line's packets.
     Audio(AudioLine<'a>),
 }
 
@@ -33,16 +33,16 @@ pub(super) struct AudioLine<'a> {
     pub(super) protocol: &'a str,
     pub(super) codecs: Vec<Codec>,
     pub(super) mux: bool,
-    /// RTCP uses the port of RTP, whatever the receiver answers.
+    /// Whether RTCP uses the port of RTP whatever the receiver answers.
     pub(super) shares_port: bool,
     /// The values of `a=crypto`.
     pub(super) cryptos: Vec<String>,
-    /// `None`: unchanged.
+    /// The packet time to write, ms. `None`: it stays.
     pub(super) ptime_ms: Option<u32>,
 }
 
-/// Rewrites a description by the options of its request, for a receiver whose descriptions have this origin. Returns the origin
-/// for the next description.
+/// Rewrites a description by the options of its request. `origin` is what earlier descriptions for the same receiver had in common. Returns
+/// the origin for the next description.
 pub(super) fn rewrite(
     sdp: &mut Sdp,
     lines: &[Line<'_>],
@@ -69,7 +69,7 @@ pub(super) fn rewrite(
     for (place, (media, line)) in sdp.media.iter_mut().zip(lines).enumerate() {
         let needs_own = |own: IpAddr| has_connection(media) || of_session != Some(own);
         let address = match line {
-            // A malformed or internal address is of no use to the receiver.
+            // A malformed or internal address of a rejected line is replaced, because it is of no use to the receiver.
             Line::Rejected(_) => own.filter(|_| has_connection(media) || of_session.is_none()),
             Line::Direct => None,
             _ => connection(line, options).filter(|own| needs_own(*own)),
@@ -105,7 +105,7 @@ pub(super) fn rewrite(
     write_origin(sdp, own, options, origin)
 }
 
-/// Removes lines whose features end at the relay: ICE, bundles and, unless `keeps_keys`, DTLS.
+/// Removes lines about features that end at the relay: ICE, bundles and, unless `keeps_keys` is set, DTLS.
 fn strip(section: &mut Section, keeps_keys: bool) {
     section.remove_attributes(|name, value| {
         let is_bundle = name == "group" && value.split(' ').next() == Some("BUNDLE");
@@ -114,7 +114,7 @@ fn strip(section: &mut Section, keeps_keys: bool) {
     });
 }
 
-/// RFC 8839, section 5; RFC 8840, section 4.
+/// Attributes of ICE (RFC 8839, section 5; RFC 8840, section 4).
 const OF_ICE: &[&str] = &[
     "candidate",
     "end-of-candidates",
@@ -126,10 +126,9 @@ const OF_ICE: &[&str] = &[
     "ice-ufrag",
     "remote-candidates",
 ];
-/// RFC 8122, section 5; RFC 4145, section 4; RFC 8842, section 4.
+/// Attributes of DTLS (RFC 8122, section 5; RFC 4145, section 4; RFC 8842, section 4).
 const OF_DTLS: &[&str] = &["fingerprint", "setup", "tls-id"];
-/// Attributes that are written afresh for each side of audio. Feedback and the sources' names (RFC 5576) are the
-/// relay's.
+/// Attributes that the relay writes itself for each side of audio, because feedback and the sources' names (RFC 5576) are its own.
 const OF_AUDIO: &[&str] = &[
     "crypto",
     "rtcp",
@@ -145,7 +144,7 @@ fn has_connection(section: &Section) -> bool {
     section.value_of(b'c').is_some()
 }
 
-/// The address to write. "the zero address in the SDP is passed through", unless it must be replaced.
+/// Returns the address to write in `c=`. "the zero address in the SDP is passed through", unless the request replaces it.
 fn connection(line: &Line<'_>, options: &Options) -> Option<IpAddr> {
     let (local, remote) = match line {
         Line::Rejected(_) | Line::Direct => return None,
@@ -199,7 +198,7 @@ fn write_audio(media: &mut Section, audio: &AudioLine<'_>, options: &Options) {
     }
 }
 
-/// `a=rtcp` (RFC 3605).
+/// Writes `a=rtcp` (RFC 3605).
 fn write_rtcp(media: &mut Section, local: &Local, shares_port: bool, options: &Options) {
     let rtcp = match (shares_port, local.rtcp) {
         (false, Some(rtcp)) => rtcp,
@@ -217,7 +216,7 @@ fn write_rtcp(media: &mut Section, local: &Local, shares_port: bool, options: &O
     media.set_attribute("rtcp", &value);
 }
 
-/// "a media section with a zero IP address would come out as `sendonly` or `inactive`".
+/// Writes the direction. Otherwise "a media section with a zero IP address would come out as `sendonly` or `inactive`".
 fn write_direction(media: &mut Section, remote: &Remote, options: &Options) {
     if remote.is_zero && !options.original_sendrecv {
         media.set_direction(if remote.direction.sends() {
@@ -228,7 +227,7 @@ fn write_direction(media: &mut Section, remote: &Remote, options: &Options) {
     }
 }
 
-/// `o=` and `s=`.
+/// Writes `o=` and `s=`.
 fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &Origin) -> Origin {
     let replace = &options.replace;
     let received = |number: usize| {
@@ -272,8 +271,8 @@ fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &
     next
 }
 
-/// The next version, with the digest of the description. "make sure it's increased every time the SDP changes, and left unchanged
-/// if the SDP is the same".
+/// Returns the next version, with the digest of the description. The option asks to "make sure it's increased every time the SDP changes,
+/// and left unchanged if the SDP is the same".
 fn next_version(
     sdp: &Sdp,
     received: &str,

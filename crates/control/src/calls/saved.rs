@@ -1,5 +1,4 @@
-//! Saved calls. They become bytes for a store; a later process restores them on the same ports and with the same
-//! streams.
+//! Saved calls. Each call is exported as bytes for a store. A later process restores it on the same ports and with the same streams.
 //!
 //! ```text
 //!  handle_* ─→ poll_changed ─→ export: bytes for the store, or nothing: the call has ended
@@ -17,21 +16,21 @@ use super::live::{Live, Taken};
 use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource};
 use crate::saved::{Format, FormatError, Reader};
 
-/// The reason why a saved call is not restored. The registry stays unchanged.
+/// The reason why a saved call cannot be restored. The registry does not change then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SavedError {
     /// The bytes are not a call in a readable format.
     #[error("the saved call is not readable: {0}")]
     Format(#[from] FormatError),
-    /// A call or a stream of this name exists already.
+    /// A call or a stream with this name exists already.
     #[error("call {0:?} already exists")]
     Known(CallId),
-    /// One of its ports cannot be opened again.
+    /// A port of the call cannot be opened again.
     #[error("call {call:?}: {reason}")]
     Ports {
         /// The call.
         call: CallId,
-        /// The reason.
+        /// The reason why the port cannot be opened.
         reason: NoPorts,
     },
 }
@@ -39,13 +38,13 @@ pub enum SavedError {
 /// The ports of a leg: the request for them, and the advertised addresses of RTP and RTCP.
 pub type SavedPorts = (PortRequest, SocketAddr, Option<SocketAddr>);
 
-/// Versions of saved calls. [`saved`](crate::saved) says which changes need another one.
+/// Versions of saved calls. The documentation of [`saved`](crate::saved) says which changes need a new version.
 const FORMAT: Format = Format {
     version: 6,
     positional: Some(5),
 };
 
-/// A saved call: `C` is [`Live`], or a reference to it.
+/// A saved call. `C` is [`Live`], or a reference to it.
 #[derive(Serialize, Deserialize)]
 struct SavedCall<C> {
     head: Head,
@@ -55,26 +54,26 @@ struct SavedCall<C> {
 /// Data saved with a call.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
-    /// The wall clock at time 0 of the clock of its times: the next process may have another clock.
+    /// The wall clock at time 0 of the saving process's clock, by which the call's times count. The next process may have another clock.
     unix_at_zero_ns: u64,
-    /// The highest stream number so far.
+    /// The highest stream number that the saving process had used.
     last_stream: u64,
 }
 
 impl<P> Calls<P> {
-    /// Starts to track which calls change: [`poll_changed`](Self::poll_changed).
+    /// Starts to track which calls change, for [`poll_changed`](Self::poll_changed).
     pub fn track_changes(&mut self) {
         self.changed.get_or_insert_default();
     }
 
-    /// The next call that has changed or ended since the last poll. Poll after each `handle_*`, if changes are
-    /// [tracked](Self::track_changes). A new time of the last media is not a change.
+    /// Returns the next call that has changed or ended since the last poll. Poll after each `handle_*` if changes are
+    /// [tracked](Self::track_changes). A later time of the last media does not count as a change.
     pub fn poll_changed(&mut self) -> Option<CallId> {
         self.changed.as_mut()?.pop_first()
     }
 
-    /// The state from which another process can continue a call: as secret as the keys in it. `None`: the call does not
-    /// exist.
+    /// Returns the state from which another process can continue a call. It contains the call's keys, so keep it as secret as they are.
+    /// `None`: the call does not exist.
     ///
     /// The state does not include a running playback.
     #[must_use]
@@ -87,11 +86,11 @@ impl<P> Calls<P> {
         Some(FORMAT.write_for(reader, &SavedCall { head, call }))
     }
 
-    /// The ports of a call that another process [exported](Self::export): each request, with the advertised addresses of
+    /// Returns the ports of a call that another process [exported](Self::export): for each leg, the request and the advertised addresses of
     /// RTP and RTCP.
     ///
     /// # Errors
-    /// See [`SavedError`].
+    /// Fails as [`SavedError`] lists.
     pub fn saved_ports(bytes: &[u8]) -> Result<Vec<SavedPorts>, SavedError> {
         let (_, call) = checked::<P>(bytes)?;
         let legs = call.slots().flat_map(|slot| &slot.local);
@@ -100,12 +99,12 @@ impl<P> Calls<P> {
             .collect())
     }
 
-    /// Restores a call that another process [exported](Self::export): its streams are created again. A recording continues in
-    /// another file. Time-outs continue by the wall clock, except those that began before this machine started. After the last
-    /// call, call [`handle_timeout`](Self::handle_timeout).
+    /// Restores a call that another process [exported](Self::export), and creates its streams again. A recording continues in another file.
+    /// Time-outs continue by the wall clock, except those that began before this machine started. After the last restored call, call
+    /// [`handle_timeout`](Self::handle_timeout).
     ///
     /// # Errors
-    /// See [`SavedError`].
+    /// Fails as [`SavedError`] lists.
     pub fn restore(
         &mut self,
         now_ns: u64,
@@ -123,11 +122,12 @@ impl<P> Calls<P> {
         Ok(id)
     }
 
-    /// Restores a call of another node, in addition to this registry's own calls. Its streams get numbers of this registry. The
-    /// media time-out starts again, because the machines' clocks differ. The second value has each stream's old and new number.
+    /// Restores a call of another node, in addition to this registry's own calls. The streams get new numbers from this registry. The media
+    /// time-out starts again, because the clocks of the machines differ. The second value contains the old and the new number of each
+    /// stream.
     ///
     /// # Errors
-    /// See [`SavedError`].
+    /// Fails as [`SavedError`] lists.
     pub fn adopt(
         &mut self,
         now_ns: u64,
@@ -147,8 +147,8 @@ impl<P> Calls<P> {
         Ok((id, numbers))
     }
 
-    /// Forgets a call that another node has taken over: no record and no further action follows. Returns its streams, which must
-    /// be ended without a message to the parties.
+    /// Forgets a call that another node has taken over. No record and no further action follows. Returns the call's streams, which must be
+    /// ended without a message to the parties.
     pub fn leave(&mut self, id: &CallId) -> Vec<StreamId> {
         let Some(call) = self.calls.remove(id) else {
             return Vec::new();
@@ -160,7 +160,7 @@ impl<P> Calls<P> {
         if let Some(changed) = &mut self.changed {
             changed.remove(id);
         }
-        // A stream may have started just now.
+        // A stream may have started so recently that its `Create` action is still queued.
         let streams = &self.streams;
         let is_of_it = |action: &Action<P>| match action {
             Action::Create { call, .. } => call == id,

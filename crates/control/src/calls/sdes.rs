@@ -1,4 +1,4 @@
-//! Keys of SRTP in offers and answers (RFC 4568). Each side has its own keys: the media of one side are decrypted, and encrypted
+//! SRTP keys in offers and answers (RFC 4568). Each side has its own keys: the relay decrypts the media of one side, and encrypts them
 //! again for the other side.
 
 use threadbare_rtp_types::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Mki, Suite};
@@ -8,7 +8,7 @@ use super::options::SdesOptions;
 use super::spec::SrtpKeys;
 use crate::sdp::Section;
 
-/// An accepted line of an offer, with our key for it.
+/// An accepted `a=crypto` line of an offer, with our key for it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Accepted {
     pub(super) tag: u32,
@@ -17,13 +17,14 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// The line of the answer. It has "The tag and crypto-suite from the accepted crypto attribute in the offer" (RFC 4568, section 5.1.2).
+    /// Returns the value of the answer's line. It has "The tag and crypto-suite from the accepted crypto attribute in the offer" (RFC 4568,
+    /// section 5.1.2).
     pub(super) fn to_value(&self, options: &SdesOptions) -> String {
         value(self.tag, &self.keys.send, options)
     }
 }
 
-/// A line that we offer.
+/// An `a=crypto` line that we offer.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Own {
     pub(super) tag: u32,
@@ -62,10 +63,10 @@ fn value(tag: u32, key: &MasterKey, options: &SdesOptions) -> String {
     padded.replace('=', "")
 }
 
-/// "Add the key lifetime parameter `2^31` to each crypto key."
+/// Lifetime of a key, in packets. "Add the key lifetime parameter `2^31` to each crypto key."
 const LIFETIME_PACKETS: u64 = 1 << 31;
 
-/// The usable lines of a description, and the reason why the first unusable one is refused.
+/// Returns the usable `a=crypto` lines of a description, and the reason why the first unusable one is refused.
 pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     let mut usable = Vec::new();
     let mut refused = None;
@@ -73,15 +74,15 @@ pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     for (_, value) in values.take(CRYPTOS_MAX) {
         match Crypto::parse(value) {
             Ok(crypto) => usable.push(crypto),
-            // An answerer takes a line that it supports (section 5.1.2).
+            // An answerer picks a line that it supports (section 5.1.2), so the others do not matter.
             Err(error) => refused = refused.or(Some(error.to_string())),
         }
     }
     (usable, refused)
 }
 
-/// The line of an offer to accept: the first one, because they are ordered by preference (section 5.1.1), or one that the request
-/// prefers. `before`: the keys in use with this side; our key stays as long as the suite does.
+/// Chooses a line of an offer: one that the request prefers, or else the first one, because the lines are ordered by preference (section
+/// 5.1.1). `before` contains the keys in use with this side. Our key stays the same as long as the suite does.
 pub(super) fn accept(
     offered: &[Crypto],
     options: &SdesOptions,
@@ -95,7 +96,7 @@ pub(super) fn accept(
         .and_then(|keys| of_suite(&keys.receive.suite()))
         .or_else(|| options.preferred.iter().find_map(of_suite))
         .or_else(|| offered.iter().find(is_meant))
-        // As documented: if the request excludes all suites, the offerer still gets its first one.
+        // The documentation requires this: if the request excludes all suites, the offerer still gets its first one.
         .or_else(|| offered.first())?;
     let send = own_key(taken.key.suite(), taken.key.mki(), before, random);
     Some(Accepted {
@@ -107,7 +108,8 @@ pub(super) fn accept(
     })
 }
 
-/// The lines to offer: first the suites of the other side's offer, then all others. `before`: the keys in use with this side.
+/// Returns the lines to offer: first the suites of the other side's offer, then all others. `before` contains the keys in use with this
+/// side.
 pub(super) fn offer(
     of_author: &[Crypto],
     options: &SdesOptions,
@@ -135,10 +137,10 @@ pub(super) fn offer(
     suites.into_iter().enumerate().map(own).collect()
 }
 
-/// Our key for the suite, with the identifier of the answered line: the key in use, or a new one.
+/// Returns our key for this suite and identifier: the key in use if both match, or else a new one.
 fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
-    // Peers treat a key with another identifier as another key. The same bytes must not be used under it, because packet
-    // indices would start again from zero.
+    // Peers treat a key with another identifier as another key, so packet indices start again from zero. The same bytes must therefore not
+    // be used with another identifier.
     let is_same = |keys: &&SrtpKeys| (keys.send.suite(), keys.send.mki()) == (suite, mki);
     if let Some(keys) = before.filter(is_same) {
         return keys.send.clone();
@@ -152,12 +154,12 @@ fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>
 #[derive(Debug)]
 pub(super) struct Agreed {
     pub(super) keys: SrtpKeys,
-    /// The line's tag differs from the one that was offered with its suite.
+    /// Whether the answer's line has another tag than the line that was offered with its suite.
     pub(super) has_own_tag: bool,
 }
 
-/// The keys after an answer: the answerer's, and ours of the accepted line. An answer repeats the tag of that line (RFC 4568,
-/// section 5.1.2). Some phones write another tag; then the suite identifies the line.
+/// Returns the keys after an answer: the answerer's key, and ours of the accepted line. An answer repeats the tag of that line (RFC 4568,
+/// section 5.1.2). Some phones write another tag. Then the suite identifies the line.
 pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<Agreed> {
     let of_suite = |theirs: &Crypto, has_tag: bool| {
         let suite = theirs.key.suite();

@@ -1,4 +1,4 @@
-//! Offers and answers.
+//! Carries out offers and answers.
 
 use threadbare_rtp_types::side::Side;
 
@@ -18,7 +18,7 @@ use crate::ng::{Dictionary, Reply, Request};
 use crate::sdp::Sdp;
 use crate::text::shown;
 
-/// Marks a description as ours, for `loop protect`.
+/// Attribute that marks a description as ours, for `loop protect`.
 const LOOP_ATTRIBUTE: &str = "x-threadbare";
 
 pub(super) fn handle_offer<P>(
@@ -85,7 +85,7 @@ pub(super) fn handle_offer<P>(
     Ok(with_sdp(&sdp, warnings))
 }
 
-/// Whether a call may get another dialog.
+/// Checks whether a call may get another dialog.
 fn admit_dialog<P>(calls: &Calls<P>, id: &CallId) -> Result<(), Failure> {
     admit_offer(calls)?;
     let found = calls.calls.get(id).map_or(0, |call| call.dialogs.len());
@@ -134,8 +134,8 @@ pub(super) fn handle_answer<P>(
     Ok(with_sdp(&sdp, warnings))
 }
 
-/// Carries out the answer to the last offer of this dialog, whose author is `author`. `tag`: the answerer's. Returns the
-/// description for the author.
+/// Carries out the answer to the last offer of this dialog, whose author is `author`. `tag` is the answerer's. Returns the description for
+/// the author.
 pub(super) fn finish_answer<P>(
     calls: &mut Calls<P>,
     now_ns: u64,
@@ -178,7 +178,7 @@ pub(super) fn finish_answer<P>(
             take_over(dialog, index, spec)
         })
         .collect();
-    // A copy is not a party.
+    // Copies are not recorded, because a copy is not a party.
     let records = !call.is_paused && !call.dialogs[at].is_copy();
     let recording = call.recording.clone().filter(|_| records);
     for changed in changed {
@@ -206,7 +206,7 @@ pub(super) fn finish_answer<P>(
     Ok((sdp, warnings))
 }
 
-/// Whether another call is accepted.
+/// Checks whether another call may start.
 pub(super) fn admit<P>(calls: &Calls<P>) -> Result<(), Failure> {
     let streams = calls.taken.streams;
     let allowed = calls.settings.sessions_max;
@@ -226,7 +226,7 @@ pub(super) fn admit<P>(calls: &Calls<P>) -> Result<(), Failure> {
         .map_or(Ok(()), |reason| Err(Failure::Limit(reason)))
 }
 
-/// Whether ports are left for another offer, which may get no answer.
+/// Checks whether another offer may open ports. It may never get an answer.
 fn admit_offer<P>(calls: &Calls<P>) -> Result<(), Failure> {
     let streams = calls.taken.unanswered;
     let allowed = calls.settings.unanswered_max;
@@ -249,7 +249,7 @@ fn with_sdp(sdp: &Sdp, warnings: Warnings) -> Outcome {
     Outcome::Reply(Reply::Ok(keys))
 }
 
-/// A change by an answer.
+/// A change that an answer makes to a stream.
 pub(super) enum Changed<P> {
     Nothing,
     /// The stream of the slot ends.
@@ -267,7 +267,7 @@ pub(super) enum Changed<P> {
     },
 }
 
-/// Takes over the new specification of the `m=` line. `None`: the line is rejected.
+/// Applies the new specification of an `m=` line. `None`: the line is rejected.
 pub(super) fn take_over<P>(
     dialog: &mut Dialog<P>,
     index: usize,

@@ -1,4 +1,4 @@
-//! Specification of a stream for the media plane: one `m=` line between two parties.
+//! Specification of a stream for the media plane. A stream is one `m=` line between two parties.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::id::StreamId;
 use crate::mirror::Mirror;
 use crate::saved::SavedKey;
 
-/// The specification of a stream. The media plane gets it whole after each change.
+/// The specification of a stream. After each change, the media plane gets it as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamSpec {
-    /// How far the packets are parsed.
+    /// How deeply the relay parses the packets.
     pub kind: StreamKind,
-    /// The parties; [`Side::A`](threadbare_rtp_types::side::Side::A), whose offer began the dialog, comes first.
+    /// The parties. [`Side::A`](threadbare_rtp_types::side::Side::A), whose offer began the dialog, comes first.
     pub sides: [SideSpec; 2],
     /// The type-of-service field in the IP header of packets to either party, 0 to 255. `None`: the default.
     pub tos: Option<u8>,
-    /// Each party hears itself, unless its media are dropped; the other party hears nothing of it.
+    /// Whether each party hears itself instead of the other party. If its media are dropped, it hears nothing.
     pub echoes: bool,
-    /// Side A is not a party: its media are a copy of another stream's.
+    /// The stream that side A copies. `Some` means that side A is not a party.
     pub copies: Option<Copied>,
 }
 
@@ -33,12 +33,12 @@ pub struct StreamSpec {
 pub struct Copied {
     /// The original stream.
     pub stream: StreamId,
-    /// The side of that stream whose media are copied.
+    /// The side of the original stream whose media are copied.
     #[serde(with = "crate::mirror::SideName")]
     pub side: Side,
 }
 
-/// How far the packets of a stream are parsed.
+/// How deeply the packets of a stream are parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StreamKind {
     /// RTP audio: a `Call` of two legs (`threadbare-rtp`).
@@ -50,51 +50,52 @@ pub enum StreamKind {
 /// One party of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SideSpec {
-    /// The address at which it receives RTP, from its description. `None`: none, or unknown.
+    /// The address at which the party receives RTP, from its description. `None`: there is none, or it is unknown.
     pub rtp: Option<SocketAddr>,
-    /// The address at which it receives RTCP, from its description; with [`mux`](Self::mux), the same.
+    /// The address at which the party receives RTCP, from its description. With [`mux`](Self::mux), it is that of RTP.
     pub rtcp: Option<SocketAddr>,
-    /// Whether its packets may come from another address. With [`Learn::Anyone`], packets from any address are accepted, and it
-    /// gets packets at its described address.
+    /// Whether the party's packets may come from another address. With [`Learn::Anyone`], packets from any address are accepted, and the
+    /// party gets packets at its described address.
     pub learn: Learn,
-    /// RTP and RTCP share a port (RFC 5761), on both ends.
+    /// Whether RTP and RTCP share a port (RFC 5761), on both ends.
     pub mux: bool,
-    /// RTCP feedback is allowed (RFC 4585): its profile is AVPF or SAVPF.
+    /// Whether RTCP feedback is allowed (RFC 4585), because the party's profile is AVPF or SAVPF.
     pub has_feedback: bool,
-    /// SRTP; `None`: plain RTP.
+    /// The SRTP keys. `None`: the party uses plain RTP.
     pub srtp: Option<SrtpKeys>,
-    /// The audio sent to it, as in `rtpmap`, for people. A codec that is only forwarded has a name only here.
+    /// The codec of the audio that is sent to the party, as in `rtpmap`, for display. A codec that is only forwarded has its name only
+    /// here.
     pub codec: Option<Arc<str>>,
-    /// The payload types that it may send.
+    /// The payload types that the party may send.
     pub sends: Option<Arc<PayloadMap>>,
-    /// The payload types that it accepts, the preferred one first.
+    /// The payload types that the party accepts, the preferred one first.
     pub takes: Option<Arc<PayloadMap>>,
-    /// Audio in a packet to this party, ms. `None`: as in the other party's packets.
+    /// Duration of the audio in a packet to this party, ms. `None`: as in the other party's packets.
     pub packet_ms: Option<u32>,
     /// Bit rate of the encoder for this party, bits per second. `None`: the encoder's choice.
     pub bitrate_bps: Option<u32>,
     /// Highest bit rate of Opus that the party accepts, bits per second.
     pub bitrate_bps_max: Option<u32>,
-    /// DTMF tones in this party's audio become telephone events for the other party.
+    /// Whether DTMF tones in this party's audio become telephone events for the other party.
     pub detects_keys: bool,
-    /// This party's audio is decoded and encoded again even if the other party accepts its codec.
+    /// Whether this party's audio is decoded and encoded again even if the other party accepts its codec.
     pub makes_anew: bool,
-    /// By its description, the party sends media. Otherwise nothing is forwarded from it.
+    /// Whether the party sends media, by its description. Otherwise nothing is forwarded from it.
     pub may_send: bool,
-    /// By its description, the party receives media. Otherwise nothing is sent to it.
+    /// Whether the party receives media, by its description. Otherwise nothing is sent to it.
     pub may_receive: bool,
-    /// Nothing is sent to the party before its first packet arrives.
+    /// Whether nothing is sent to the party before its first packet arrives.
     pub waits_for_nat: bool,
-    /// Its media are dropped, but its telephone events are forwarded.
+    /// Whether the party's media are dropped. Its telephone events are still forwarded.
     pub is_blocked: bool,
-    /// The other party hears silence in place of this party's audio.
+    /// Whether the other party hears silence instead of this party's audio.
     pub is_silenced: bool,
-    /// Its telephone events are dropped.
+    /// Whether the party's telephone events are dropped.
     pub blocks_keys: bool,
 }
 
 impl SideSpec {
-    /// An unknown party.
+    /// Creates the specification of an unknown party, with no address and no codec.
     #[must_use]
     pub fn unknown(learn: Learn) -> SideSpec {
         SideSpec {
@@ -123,7 +124,7 @@ impl SideSpec {
 }
 
 impl SideSpec {
-    /// Removes the party: nothing is sent to it or accepted from it.
+    /// Removes the party, so that nothing is sent to it or accepted from it.
     pub(super) fn forget_party(&mut self) {
         self.rtp = None;
         self.rtcp = None;
@@ -135,13 +136,13 @@ impl SideSpec {
 /// The SRTP keys for a party. Their debug output hides the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SrtpKeys {
-    /// The key of its packets.
+    /// The key of packets from the party.
     pub receive: MasterKey,
-    /// The key of packets to it.
+    /// The key of packets to the party.
     pub send: MasterKey,
 }
 
-/// The saved form. It is separate from the public type, so that keys have no public serialisation.
+/// The saved form of a specification. It is separate from the public type, so that keys cannot be serialised through the public API.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SavedSpec(#[serde(with = "SpecFields")] StreamSpec);
 

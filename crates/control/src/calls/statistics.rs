@@ -10,17 +10,17 @@ use threadbare_base::NS_PER_S;
 /// Counters since the start.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    /// Offered calls that were accepted.
+    /// Number of offered calls that were accepted.
     pub calls: u64,
-    /// Calls refused by a limit.
+    /// Number of calls that a limit refused.
     pub refused: u64,
-    /// Requests answered with an error.
+    /// Number of requests that were answered with an error.
     pub errors: u64,
-    /// Calls that have ended, by [`EndReason::ALL`].
+    /// Number of calls that have ended, for each reason in [`EndReason::ALL`].
     pub ended: [u64; EndReason::ALL.len()],
-    /// Total duration of those calls, ns.
+    /// Total duration of the ended calls, ns.
     pub duration_ns: u64,
-    /// Requests, by [`Command::NAMES`].
+    /// Number of requests, for each command in [`Command::NAMES`].
     pub requests: [u64; Command::NAMES.len()],
 }
 
@@ -42,7 +42,7 @@ impl Totals {
         self.duration_ns = self.duration_ns.saturating_add(lasted_ns);
     }
 
-    /// Number of calls that ended for this reason.
+    /// Returns the number of calls that ended for this reason.
     #[must_use]
     pub fn ended(&self, reason: EndReason) -> u64 {
         self.ended[reason.place()]
@@ -56,7 +56,7 @@ impl EndReason {
     }
 }
 
-/// The names of commands' counters, "identical content and format as the `list jsonstats` CLI command".
+/// The commands with the names of their counters. The reply must have "identical content and format as the `list jsonstats` CLI command".
 const COUNTERS: &[(Command, &str)] = &[
     (Command::Ping, "totalpingcount"),
     (Command::Offer, "totaloffercount"),
@@ -122,7 +122,7 @@ pub(super) fn handle_statistics<P>(calls: &Calls<P>, now_ns: u64) -> Outcome {
     Outcome::Reply(Reply::Ok(keys))
 }
 
-/// Whether a side's preferred audio differs from all formats that the other side sends.
+/// Whether the audio that a side prefers to get differs from all formats that the other side sends.
 pub(super) fn is_transcoded(spec: &StreamSpec) -> bool {
     let is_made = |from: usize, to: usize| {
         let (Some(sends), Some(takes)) = (&spec.sides[from].sends, &spec.sides[to].takes) else {

@@ -1,8 +1,8 @@
-//! Subscriptions: a third party gets a copy of the media of a call's parties. Publications: a party sends media for its
-//! subscribers.
+//! Subscriptions and publications. In a subscription, a third party gets a copy of the media of a call's parties. In a publication, a party
+//! sends media for its subscribers.
 //!
-//! A subscription is a separate dialog. Side A stands for the copied media, with an offer that is written here; side B is the
-//! subscriber. So it has codecs, keys, ports, re-offers and an end like any other dialog.
+//! A subscription is a separate dialog. Side A stands for the copied media, and this module writes its offer. Side B is the subscriber. So
+//! a subscription has codecs, keys, ports, re-offers and an end, like any other dialog.
 
 use std::fmt::Write;
 
@@ -26,16 +26,16 @@ use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
 use crate::sdp::{Direction, Sdp};
 use crate::text::shown;
 
-/// Media to copy: an `m=` line of the subscription.
+/// One of the media to copy. It becomes an `m=` line of the subscription.
 struct Source<'a, P> {
     tag: &'a [u8],
-    /// Index of its `m=` line in its dialog's descriptions, from 0.
+    /// Index of the medium's `m=` line in the descriptions of its own dialog, from 0.
     index: usize,
     slot: &'a Slot<P>,
     side: Side,
 }
 
-/// "request subscription (i.e. receiving a copy of the media) to an existing call participant".
+/// Handles a "request subscription (i.e. receiving a copy of the media) to an existing call participant".
 pub(super) fn handle_subscribe_request<P>(
     calls: &mut Calls<P>,
     now_ns: u64,
@@ -75,7 +75,7 @@ pub(super) fn handle_subscribe_request<P>(
         next_stream: &mut calls.next_stream,
     };
     let prepared = offer::prepare(&mut resources, None, Side::A, &options, sdp)?;
-    // A repeated request starts a new subscription.
+    // A repeated request ends the earlier subscription and starts a new one.
     if let Some(before) = before {
         calls.end_dialog(now_ns, &id, before, EndReason::Deleted);
     }
@@ -87,7 +87,7 @@ pub(super) fn handle_subscribe_request<P>(
         branch: None,
     };
     let mut dialog = Dialog::begun(now_ns, &tags_of_both, prepared.places.clone());
-    // Requests about the copied party do not concern its copy.
+    // Without the tag, requests about the copied party do not affect its copy.
     dialog.parties[0].tag = None;
     dialog.copies = copies;
     dialog.parties[1].label = request.text("set-label")?.map(str::to_owned);
@@ -98,7 +98,7 @@ pub(super) fn handle_subscribe_request<P>(
     Ok(offered(&sdp, tags, subscriber, labels, warnings))
 }
 
-/// Handles the subscriber's answer: the copy starts.
+/// Handles the subscriber's answer, and starts the copy.
 pub(super) fn handle_subscribe_answer<P>(
     calls: &mut Calls<P>,
     now_ns: u64,
@@ -114,7 +114,7 @@ pub(super) fn handle_subscribe_answer<P>(
     Ok(Outcome::Reply(Reply::Ok(keys)))
 }
 
-/// Ends a copy.
+/// Handles the end of a subscription.
 pub(super) fn handle_unsubscribe<P>(
     calls: &mut Calls<P>,
     now_ns: u64,
@@ -126,8 +126,7 @@ pub(super) fn handle_unsubscribe<P>(
     Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
 }
 
-/// Handles a publication: media "described by the SDP is published to rtpengine directly, and other peer can then
-/// subscribe".
+/// Handles a publication. The media "described by the SDP is published to rtpengine directly, and other peer can then subscribe".
 pub(super) fn handle_publish<P>(
     calls: &mut Calls<P>,
     now_ns: u64,
@@ -149,7 +148,7 @@ pub(super) fn handle_publish<P>(
         (Some(_), Some(_)) => {}
     }
     let dialog = at.and_then(|at| call?.dialogs.get(at));
-    // The other side has no party.
+    // There is no other party that could use another transport.
     options.transport = Transport::of("RTP/AVP");
     options.replace.origin = true;
     let mut resources = Resources {
@@ -161,7 +160,7 @@ pub(super) fn handle_publish<P>(
     let reply = taken(&prepared.media, &options).ok_or_else(no_audio)?;
     let reply = Sdp::parse(reply.as_bytes())?;
     let places = prepared.places.clone();
-    // A request that cannot be answered leaves no traces.
+    // A new dialog is tried first outside the registry, so that a request that cannot be answered leaves no traces.
     let mut tried = Dialog::begun(now_ns, &names.tags, places.clone());
     let is_new = call.is_none();
     let dialog = match at {
@@ -198,7 +197,7 @@ pub(super) fn handle_publish<P>(
     Ok(Outcome::Reply(Reply::Ok(keys)))
 }
 
-/// The subscription that a request names.
+/// Finds the subscription that a request names.
 fn subscription<P>(calls: &Calls<P>, request: &Request) -> Result<(CallId, usize), Failure> {
     let name = bounded("call-id", request.required("call-id")?)?;
     let id = CallId::new(name);
@@ -212,13 +211,13 @@ fn subscription<P>(calls: &Calls<P>, request: &Request) -> Result<(CallId, usize
     Ok((id, at))
 }
 
-/// Updates copies after changes of their originals: other payload types, a replaced stream, or the end.
+/// Updates copies after their originals have changed: they may have other payload types, be replaced by other streams, or have ended.
 pub(super) fn follow<P>(calls: &mut Calls<P>, now_ns: u64, id: &CallId) {
     let Some(call) = calls.calls.get_mut(id) else {
         return;
     };
     calls.actions.extend(call.update_copies());
-    // In reverse order, so that the remaining indices stay valid.
+    // The order is reversed, so that the remaining indices stay valid.
     for at in (0..call.dialogs.len()).rev() {
         if calls.calls.get(id).is_some_and(|call| call.is_orphan(at)) {
             calls.end_dialog(now_ns, id, at, EndReason::Deleted);
@@ -226,7 +225,7 @@ pub(super) fn follow<P>(calls: &mut Calls<P>, now_ns: u64, id: &CallId) {
     }
 }
 
-/// The tag of a request, or a new one.
+/// Returns the subscriber's tag from a request, or a new one.
 fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal> {
     Ok(match optional(request, "to-tag")? {
         Some(tag) => tag.to_vec(),
@@ -238,7 +237,7 @@ fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal>
     })
 }
 
-/// The reply to a request for a subscription to these sources.
+/// Creates the reply to a request for a subscription to these sources.
 fn offered(
     sdp: &Sdp,
     tags: Vec<Vec<u8>>,
@@ -261,9 +260,8 @@ fn offered(
     Outcome::Reply(Reply::Ok(keys))
 }
 
-/// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866,
-/// section 7.1.1). The proxy's metadata refer to the labels. The reply therefore assigns the labels to the parties and their
-/// `m=` lines.
+/// Labels each medium (RFC 4574), because "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866,
+/// section 7.1.1). The proxy's metadata refer to the labels. The reply therefore lists which party and `m=` line each label belongs to.
 fn label<P>(sdp: &mut Sdp, sources: &[Source<'_, P>]) -> [(&'static str, Value); 2] {
     let mut of_tags: Vec<(&[u8], Vec<Value>)> = Vec::new();
     let mut of_labels = Dictionary::new();
@@ -297,7 +295,7 @@ fn label<P>(sdp: &mut Sdp, sources: &[Source<'_, P>]) -> [(&'static str, Value);
 }
 
 impl<P> Source<'_, P> {
-    /// The party's own direction.
+    /// Returns the direction that the party's own description has.
     fn direction(&self) -> Direction {
         let side = self
             .slot
@@ -313,12 +311,12 @@ impl<P> Source<'_, P> {
     }
 }
 
-/// The failure of a publication without a usable format.
+/// Creates the failure of a publication that has no usable format.
 fn no_audio() -> Failure {
     Failure::NoLine(Unusable::NoAudio.to_string())
 }
 
-/// Whether the call may have another dialog.
+/// Checks whether the call may have another dialog.
 fn room_for_dialog<P>(call: &Live<P>) -> Result<(), Failure> {
     let found = call.dialogs.len();
     if found >= DIALOGS_MAX {
@@ -332,7 +330,7 @@ fn room_for_dialog<P>(call: &Live<P>) -> Result<(), Failure> {
     }
 }
 
-/// The streams of which a request asks for a copy: those of one party, of several, or of all.
+/// Returns the streams that a request wants copied: those of one party, of several, or of all.
 fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<'a, P>>, Failure> {
     let originals = || call.dialogs.iter().filter(|one| !one.is_copy());
     let streams = |dialog: &'a Dialog<P>, side: Side| {
@@ -351,7 +349,7 @@ fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<
     let of = |is_meant: &dyn Fn(&Dialog<P>, Side) -> bool| {
         let sides = originals().flat_map(|one| Side::BOTH.map(|side| (one, side)));
         let meant = sides.filter(|(one, side)| is_meant(one, *side));
-        // A forked party has streams in the dialogs that were answered.
+        // If the call was forked, the party is in several dialogs. Only those that were answered have streams.
         meant
             .map(|(one, side)| streams(one, side).collect::<Vec<_>>())
             .find(|found| !found.is_empty())
@@ -395,8 +393,8 @@ fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<
     meant.ok_or_else(|| no_party("label", shown(label.as_bytes())))
 }
 
-/// The description that the subscriber gets. "The reply message will contain a sendonly offer SDP in `sdp` which by default
-/// will mirror the SDP of the call participant being subscribed to."
+/// Creates the description that the subscriber gets. "The reply message will contain a sendonly offer SDP in `sdp` which by default will
+/// mirror the SDP of the call participant being subscribed to."
 fn description<P>(sources: &[Source<'_, P>]) -> String {
     let mut sdp = String::new();
     for (index, source) in sources.iter().enumerate() {
@@ -435,7 +433,7 @@ fn description<P>(sources: &[Source<'_, P>]) -> String {
     sdp
 }
 
-/// `None`: a codec that is only forwarded has no name here.
+/// Returns the `rtpmap` of a payload type. `None`: its codec is only forwarded, so its name is unknown here.
 fn rtpmap(payload: &Payload) -> Option<String> {
     match payload.carries {
         Carries::Audio(format) => Some(format.to_string()),
@@ -445,10 +443,10 @@ fn rtpmap(payload: &Payload) -> Option<String> {
     }
 }
 
-/// The answer to a publication. "Only one codec for each media section will be listed, and by default this will be the first
+/// Creates the answer to a publication. "Only one codec for each media section will be listed, and by default this will be the first
 /// supported codec from the published media."
 ///
-/// The other party does not exist; the addresses here are placeholders that are replaced later. `None`: no format can be used.
+/// A publication has no other party, so the addresses are placeholders, which are replaced later. Returns `None` if no format can be used.
 fn taken(media: &[Offered], options: &Options) -> Option<String> {
     let mut sdp =
         "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n".to_owned();

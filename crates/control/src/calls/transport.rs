@@ -3,16 +3,16 @@
 /// A profile, as in the protocol field of an `m=` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Transport {
-    /// SRTP (RFC 3711).
+    /// Whether packets are encrypted: SRTP (RFC 3711).
     pub(super) is_secure: bool,
-    /// RTCP feedback (RFC 4585).
+    /// Whether the profile has RTCP feedback (RFC 4585).
     pub(super) has_feedback: bool,
-    /// The keys come from DTLS (RFC 5764).
+    /// Whether the keys come from DTLS (RFC 5764).
     pub(super) has_dtls: bool,
 }
 
 impl Transport {
-    /// The profile of a protocol field. `None`: it is not RTP.
+    /// Returns the profile of a protocol field. `None`: the protocol is not RTP.
     pub(super) fn of(protocol: &str) -> Option<Transport> {
         // Some phones write lower-case letters.
         let protocol = protocol.to_ascii_uppercase();
@@ -36,7 +36,7 @@ impl Transport {
         })
     }
 
-    /// Whether a protocol other than RTP is plain datagrams, without TLS or DTLS: `udptl`, `UDP/BFCP` and similar ones.
+    /// Whether a protocol other than RTP consists of plain datagrams, without TLS or DTLS: `udptl`, `UDP/BFCP` and similar ones.
     pub(super) fn is_datagrams(protocol: &str) -> bool {
         let mut parts = protocol.split('/');
         let is = |part: &str, name: &str| part.eq_ignore_ascii_case(name);
@@ -52,7 +52,7 @@ impl Transport {
         first.is_some_and(|first| first.eq_ignore_ascii_case("TCP"))
     }
 
-    /// The protocol field without DTLS.
+    /// Returns the protocol field of this profile. It never names DTLS.
     pub(super) fn name(self) -> &'static str {
         match (self.is_secure, self.has_feedback) {
             (false, false) => "RTP/AVP",

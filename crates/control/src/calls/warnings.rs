@@ -1,7 +1,7 @@
 //! Unusable `m=` lines, and the warnings of a reply.
 //!
-//! By RFC 3264, section 6, each stream is accepted or rejected separately. So reading an `m=` line gives its treatment, or the
-//! reason for its rejection. A request fails only if no line is left.
+//! By RFC 3264, section 6, each stream is accepted or rejected separately. So the result of reading an `m=` line is either how the line is
+//! handled, or why it is rejected. A request fails only if no line is left.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use crate::codec::NoCommonCodec;
 use crate::ng::Dictionary;
 use crate::sdp::SdpError;
 
-/// The reason for the rejection of an `m=` line.
+/// The reason why an `m=` line is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unusable {
-    /// The line itself or its address is malformed.
+    /// The line or its address is malformed.
     #[error(transparent)]
     Sdp(#[from] SdpError),
     #[error(
@@ -54,16 +54,16 @@ pub(super) enum Unusable {
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     texts: Vec<String>,
-    /// Rejections that the request asks for.
+    /// Reasons of rejections that the request asked for.
     asked: Vec<String>,
     rejections: usize,
 }
 
-/// Limit of a reply's warnings: it has to fit a datagram.
+/// Limit of a reply's warnings, because the reply has to fit a datagram.
 const WARNINGS_MAX: usize = 16;
 
 impl Warnings {
-    /// Adds a warning about the line with this index; the same warning only once.
+    /// Adds a warning about the line with this index, unless the same warning is there already.
     pub(super) fn add(&mut self, index: usize, what: impl fmt::Display) {
         let text = format!("m= line {}: {what}", index + 1);
         if self.texts.len() < WARNINGS_MAX && !self.texts.contains(&text) {
@@ -71,7 +71,7 @@ impl Warnings {
         }
     }
 
-    /// Rejects the line with this index. If the request asks for that, the reply has no warning about it.
+    /// Rejects the line with this index. Adds a warning, unless the request asked for the rejection.
     pub(super) fn reject(&mut self, index: usize, why: &Unusable) {
         self.rejections += 1;
         let is_asked = matches!(why, Unusable::Removed | Unusable::NoCodecLeft);
@@ -82,10 +82,10 @@ impl Warnings {
         }
     }
 
-    /// Refuses the request if lines were rejected and none is left.
+    /// Refuses the request if all its lines were rejected.
     ///
     /// # Errors
-    /// If so; the error names all reasons.
+    /// Fails if at least one line was rejected and none is left. The error contains all reasons.
     pub(super) fn check(&self, is_any_carried: bool) -> Result<(), Failure> {
         if is_any_carried || self.rejections == 0 {
             return Ok(());

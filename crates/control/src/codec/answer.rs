@@ -1,4 +1,4 @@
-//! Converts the other side's answer to the answer for the offerer, and decides the treatment of each side's packets.
+//! Converts the other side's answer to the answer for the offerer, and decides what happens to each side's packets.
 
 use threadbare_rtp_types::id::PayloadType;
 use threadbare_rtp_types::payload::static_payload;
@@ -7,42 +7,42 @@ use crate::sdp::Codec;
 
 use super::offer::{Offer, Offered, is_supported};
 
-/// The treatment of a codec's packets.
+/// What happens to the packets of a codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
-    /// They are forwarded unchanged, with this number.
+    /// The packets are forwarded unchanged, with this payload type.
     Pass(PayloadType),
-    /// Their audio is encoded again in this codec. Telephone events change to its clock.
+    /// The audio of the packets is encoded again in this codec. Telephone events are converted to its clock rate.
     Transcode(Codec),
-    /// Their digits are played as tones: the receiver accepts no telephone events.
+    /// The digits of telephone events are played as tones, because the receiver accepts no telephone events.
     Tones,
-    /// They are dropped, because the receiver cannot use them.
+    /// The packets are dropped, because the receiver cannot use them.
     Drop,
 }
 
-/// A codec that one side may send, and the treatment of its packets.
+/// A codec that one side may send, and what happens to its packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// The codec, with the number of the arriving packets.
     pub received: Codec,
-    /// The treatment.
+    /// What happens to the packets.
     pub then: Then,
 }
 
 /// The answer for the offerer, and the routes of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Its codecs in order of preference, with the offerer's numbers.
+    /// The codecs of the answer in order of preference, with the offerer's numbers.
     pub to_offerer: Vec<Codec>,
     /// Routes of the offerer's packets; the first one is preferred.
     pub from_offerer: Vec<Route>,
     /// Routes of the other side's packets.
     pub from_answerer: Vec<Route>,
-    /// Whether DTMF tones in the audio become telephone events: for the offerer, and for the other side.
+    /// Whether DTMF tones in the audio become telephone events: in the audio for the offerer, and in that for the other side.
     pub detects_keys: [bool; 2],
 }
 
-/// The sides have no audio codec in common, and transcoding does not help.
+/// The error if the sides have no audio codec in common, and transcoding does not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the answer has none of the offered audio codecs")]
 pub struct NoCommonCodec;
@@ -53,11 +53,11 @@ struct Common<'a> {
     offered: &'a Offered,
 }
 
-/// Creates the answer for the offerer from `answered`. With `single_codec`, it has one audio codec: "will leave only the first
-/// listed codec in place and will remove all others". Telephone events and comfort noise belong to a codec, and stay.
+/// Creates the answer for the offerer from `answered`. With `single_codec`, only one audio codec remains: "will leave only the first listed
+/// codec in place and will remove all others". Telephone events and comfort noise remain too, because they accompany a codec.
 ///
 /// # Errors
-/// If no audio could be exchanged.
+/// Fails if no audio could be exchanged.
 pub fn answer(
     offer: &Offer,
     answered: &[Codec],
@@ -101,12 +101,12 @@ pub fn answer(
     })
 }
 
-/// The codecs for the offerer, audio first.
+/// Returns the codecs that the offerer's answer lists, audio first.
 fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
     let mut to_offerer: Vec<Codec> = Vec::new();
     let passed = common.iter().filter(|one| !one.offered.is_added);
     for one in passed {
-        // A number that only the answer names is named to the offerer too.
+        // If only the answer has a name for the number, the offerer gets this name too.
         let named = if one.offered.codec.name.is_empty() {
             &one.theirs
         } else {
@@ -116,25 +116,25 @@ fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
             &mut to_offerer,
             Codec {
                 payload_type: one.offered.codec.payload_type,
-                // The parameters are the receiver's.
+                // The parameters are those of the side that receives the audio.
                 fmtp: one.theirs.fmtp.clone(),
                 ..named.clone()
             },
         );
     }
-    // If the relay accepts a codec for the offerer, it must convert it for the other side.
+    // The relay accepts such a codec from the offerer, so it must be able to convert it for the other side.
     let converts = |one: &Common<'_>| one.theirs.is_audio() && is_supported(&one.theirs);
     if !offer.accepted.is_empty() && common.iter().any(converts) {
         let accepted = offer.accepted.iter().map(taken);
         accepted.for_each(|codec| push_new(&mut to_offerer, codec));
-        // Codecs accepted for the offerer's sake are in the offerer's order.
+        // Codecs that only the relay accepts are in the offerer's order.
         to_offerer.sort_by_key(|codec| offer.rank(codec.payload_type));
     }
     if !to_offerer.iter().any(Codec::is_audio) {
         let first = offer.fallback.iter().find(|codec| codec.is_audio());
         to_offerer.extend(first.map(taken));
     }
-    // Events on a clock that the offerer does not use.
+    // These are telephone events with a clock rate that the offerer does not use.
     if common
         .iter()
         .any(|one| one.offered.is_added && one.theirs.is_telephone_event())
@@ -150,15 +150,15 @@ fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
     to_offerer
 }
 
-/// The offered codec that `theirs` matches. An answer may have different numbers (RFC 3264, section 6.1).
+/// Returns the offered codec that `theirs` matches. An answer may have different numbers (RFC 3264, section 6.1).
 fn common<'a>(offer: &'a Offer, theirs: &Codec) -> Option<Common<'a>> {
     let all = || offer.outgoing.iter();
     let same_number = |one: &&Offered| one.codec.payload_type == theirs.payload_type;
     let same_format = |one: &&Offered| one.codec.is_format_of(theirs);
-    // A static number has one meaning, whatever the spelling of its name (RFC 3551, section 6).
+    // A static number has one meaning, however its name is spelt (RFC 3551, section 6).
     let same_static =
         |one: &&Offered| same_number(one) && static_payload(theirs.payload_type).is_some();
-    // Events on another clock are the same DTMF digits: their durations are converted.
+    // Events with another clock rate are the same DTMF digits, and only their durations are converted.
     let same_events =
         |one: &&Offered| one.codec.is_telephone_event() && theirs.is_telephone_event();
     let found = if theirs.name.is_empty() || all().any(|one| is_unnamed_twin(one, theirs)) {
@@ -181,13 +181,13 @@ fn common<'a>(offer: &'a Offer, theirs: &Codec) -> Option<Common<'a>> {
     Some(Common { theirs, offered })
 }
 
-/// Whether the offer has this number without a name: the answerer knows its meaning, or repeats it.
+/// Whether the offer has this number without a name. Then the answerer either knows its meaning or only repeats it.
 fn is_unnamed_twin(offered: &Offered, theirs: &Codec) -> bool {
     offered.codec.name.is_empty() && offered.codec.payload_type == theirs.payload_type
 }
 
-/// The offerer's codec for its answer. Its parameters tell what the offerer itself accepts, except for the range of
-/// DTMF digits.
+/// Returns a codec of the offerer for the answer to it. The parameters are left out, because they state what the offerer itself accepts.
+/// Only the range of DTMF digits stays.
 fn taken(codec: &Codec) -> Codec {
     let fmtp = codec.fmtp.clone().filter(|_| codec.is_telephone_event());
     Codec {
@@ -221,8 +221,8 @@ fn from_offerer(offer: &Offer, common: &[Common<'_>], codec: &Codec) -> Route {
     }
 }
 
-/// The route of an answerer's codec. The offerer accepts all formats that it offered, whether or not its answer names
-/// them (RFC 3264, section 5.1).
+/// Returns the route of an answerer's codec. The offerer accepts all formats that it offered, even those that its answer does not name (RFC
+/// 3264, section 5.1).
 fn from_answerer(offer: &Offer, to_offerer: &[Codec], one: &Common<'_>) -> Route {
     let same = (!one.offered.is_added).then_some(&one.offered.codec);
     Route {
@@ -231,7 +231,8 @@ fn from_answerer(offer: &Offer, to_offerer: &[Codec], one: &Common<'_>) -> Route
     }
 }
 
-/// The treatment of packets of `received`, if the receiver accepts `same`, which is the same codec, and `others`.
+/// Decides what happens to packets of `received`. `same` is the receiver's version of the same codec, if it accepts that, and `others` are
+/// the other codecs that it accepts.
 fn then<'a>(
     received: &Codec,
     same: Option<&Codec>,

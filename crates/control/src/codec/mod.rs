@@ -1,9 +1,8 @@
-//! Chooses the codecs that the other side of a call is offered, and evaluates its answer.
+//! Chooses the codecs that are offered to the other side of a call, and evaluates its answer.
 //!
-//! Payload numbers belong to the side that offered them. A relay between two sides forwards a codec that both accept, with the
-//! numbers of each. If the [`Rules`] of a request ask for it, the relay offers additional codecs, accepts codecs that the other
-//! side refused, and transcodes between them. The rules are those of the public documentation of the ng protocol, "Optionally
-//! included codec manipulations".
+//! Payload type numbers belong to the side that offered them. A relay between two sides forwards a codec that both accept, and replaces the
+//! number. If the [`Rules`] of a request say so, the relay also offers additional codecs, accepts codecs that the other side refused, and
+//! transcodes between them. The rules are those in the public documentation of the ng protocol, "Optionally included codec manipulations".
 //!
 //! ```
 //! use threadbare_control::codec::{Rules, Then, answer, offer};

@@ -13,42 +13,42 @@ use super::spec::Spec;
 pub struct Offered {
     /// The codec, as offered to the other side.
     pub codec: Codec,
-    /// The offerer does not have the codec: its packets are transcoded.
+    /// Whether the relay added the codec. The offerer does not have it, so its packets are transcoded.
     pub is_added: bool,
 }
 
 /// The offer for the other side, with all that its answer needs.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offer {
-    /// The offerer's numbers, in its order.
+    /// The payload types that the offerer listed, in its order.
     #[serde(rename = "offered_payload_types", with = "crate::mirror")]
     offered: Vec<PayloadType>,
     /// The codecs in order of preference. The offerer's codecs keep their numbers.
     pub outgoing: Vec<Offered>,
-    /// The offerer's codecs that the relay accepts, whatever the other side accepts.
+    /// The offerer's codecs that the relay accepts even if the other side refuses them.
     pub accepted: Vec<Codec>,
-    /// The offerer's codecs of which the first is accepted if the other side accepts none of its audio codecs.
+    /// If the other side accepts none of the offerer's audio codecs, the relay accepts the first of these codecs.
     pub fallback: Vec<Codec>,
     /// Whether transcoding is possible.
     #[serde(rename = "can_transcode")]
     pub is_engaged: bool,
-    /// Whether codecs that both sides accept are encoded again too: for packets of the offerer, and of the other side.
+    /// Whether even codecs that both sides accept are encoded again: for packets of the offerer, and for those of the other side.
     #[serde(rename = "reencodes")]
     pub makes_anew: [bool; 2],
     /// Requested codecs that cannot be transcoded.
     pub unsupported: Vec<Spec>,
-    /// No codec would have been left: "the original list of codecs will be left unchanged".
+    /// Whether the rules would have left no codec, in which case "the original list of codecs will be left unchanged".
     pub is_unchanged: bool,
 }
 
 impl Offer {
-    /// The index of a number in the offerer's order.
+    /// Returns the position of a payload type in the offerer's list.
     pub(crate) fn rank(&self, number: PayloadType) -> usize {
         let place = self.offered.iter().position(|one| *one == number);
         place.unwrap_or(self.offered.len())
     }
 
-    /// The codecs for the other side.
+    /// Returns the codecs for the other side.
     pub fn codecs(&self) -> impl Iterator<Item = &Codec> {
         self.outgoing.iter().map(|offered| &offered.codec)
     }
@@ -61,16 +61,16 @@ pub fn is_supported(codec: &Codec) -> bool {
     beside_audio || codec.format().is_some()
 }
 
-/// The treatment of an offered codec.
+/// What happens to an offered codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Kept,
-    /// Not offered, but accepted from the offerer.
+    /// It is not offered, but accepted from the offerer.
     Masked,
     Stripped,
 }
 
-/// The codecs for the other side, by the rules of the request.
+/// Creates the offer for the other side by the rules of the request.
 #[must_use]
 pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     let fates: Vec<Fate> = offered.iter().map(|codec| fate(codec, rules)).collect();
@@ -83,8 +83,8 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     let mut convertible = with(Fate::Kept).chain(with(Fate::Masked));
     let can_convert = convertible.any(|codec| codec.is_audio() && is_supported(codec));
     let mut unsupported = Vec::new();
-    // Without a codec of the offerer that the relay can convert to and from an added codec, the parties would not hear
-    // each other.
+    // An added codec is useful only if the relay can convert one of the offerer's codecs to and from it. Otherwise the parties would not
+    // hear each other.
     let added = if can_convert {
         added(offered, &kept, rules, &mut unsupported)
     } else {
@@ -93,15 +93,16 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     };
     let makes_anew =
         [rules.ptime_ms, rules.ptime_reverse_ms].map(|ms| ms.is_some() || rules.force_transcoding);
-    // "Useful only in combination with `transcode`" (mask); "even if no other transcoding related options are given" (consume).
+    // The documentation says "Useful only in combination with `transcode`" for mask, and "even if no other transcoding related options are
+    // given" for consume.
     let is_engaged = !added.is_empty()
         || makes_anew.contains(&true)
         || with(Fate::Masked).any(|codec| rules.consume.has(codec) || rules.accept.has(codec))
         || kept
             .iter()
             .any(|codec| rules.accept.has(codec) && is_supported(codec));
-    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP." Rules that only accept refused
-    // codecs leave the choice to the other side, so codecs that can only be forwarded stay.
+    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP." If the rules only accept codecs that the
+    // other side refuses, its answer decides, so codecs that can only be forwarded stay.
     let is_converted = !added.is_empty() || makes_anew.contains(&true) || rules.is_copy;
     let usable = |codec: &&Codec| !is_converted || is_supported(codec);
     let mut outgoing = joined(kept.iter().copied().filter(usable), added);
@@ -134,7 +135,7 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     }
 }
 
-/// Places new audio codecs after the offerer's, and before telephone events and comfort noise.
+/// Inserts new audio codecs after the offerer's audio, before telephone events and comfort noise.
 fn joined<'a>(own: impl Iterator<Item = &'a Codec>, added: Vec<Codec>) -> Vec<Offered> {
     let with = |is_added: bool| move |codec: Codec| Offered { codec, is_added };
     let mut all: Vec<Offered> = own.cloned().map(with(false)).collect();
@@ -198,10 +199,11 @@ fn fate(codec: &Codec, rules: &Rules) -> Fate {
     }
 }
 
-/// Orders the codecs. "the first codec listed in `offer` will be the primary (preferred) codec in the output SDP". Events and
-/// noise do not precede audio.
+/// Orders the codecs. "the first codec listed in `offer` will be the primary (preferred) codec in the output SDP". Telephone events and
+/// noise come after the audio.
 ///
-/// Then come codecs that stay anyway, and those of `transcode` in its order: added, or kept in spite of `all`.
+/// After the codecs of `offer` come those that stay anyway. The last are the codecs of `transcode` in its order, whether they were added or
+/// stay in spite of `all`.
 fn order(codecs: &mut [Offered], rules: &Rules) {
     let first = rules.offer.len();
     let removes_all = [&rules.strip, &rules.mask, &rules.consume]
@@ -227,8 +229,8 @@ fn order(codecs: &mut [Offered], rules: &Rules) {
     }
 }
 
-/// The new codecs. "If all codecs given in the `transcode` list were present in the original list of offered codecs, then no
-/// transcoding will be done": codecs that are kept are not added.
+/// Returns the codecs that are added. A codec that is kept is not added again: "If all codecs given in the `transcode` list were present in
+/// the original list of offered codecs, then no transcoding will be done".
 fn added(
     offered: &[Codec],
     kept: &[&Codec],
@@ -258,8 +260,8 @@ fn added(
     for spec in rules.transcode.iter().filter(|spec| !is_any_events(spec)) {
         add(spec, &mut added);
     }
-    // Events use the clock of their audio (RFC 4733). If the offerer has events, each new clock needs one more codec of events.
-    // If only the request asks for events, each clock needs one.
+    // Telephone events use the clock rate of their audio (RFC 4733). If the offerer has events, each new clock rate needs another codec of
+    // events. If only the request asks for events, each clock rate needs one.
     let clocks = |codecs: &[&Codec]| {
         let audio = codecs
             .iter()
@@ -288,13 +290,13 @@ fn added(
     added
 }
 
-/// Codecs of `transcode` that the offerer does not have.
+/// Returns the codecs of `transcode` that the offerer does not have.
 fn lacking<'a>(kept: &[&Codec], rules: &'a Rules) -> impl Iterator<Item = &'a Spec> {
     let is_kept = |spec: &Spec| kept.iter().any(|codec| spec.matches(codec));
     rules.transcode.iter().filter(move |spec| !is_kept(spec))
 }
 
-/// A codec with a number for the other side. `None`: the codec does not exist, or no number is left.
+/// Creates a codec with a payload type for the other side. `None`: the codec does not exist, or no payload type is left.
 fn new_codec(spec: &Spec, kept: &[&Codec], taken: impl Fn(u8) -> bool) -> Option<Codec> {
     let (clock_rate_hz, channels) = spec.rate_and_channels();
     let mut codec = Codec {
@@ -305,7 +307,7 @@ fn new_codec(spec: &Spec, kept: &[&Codec], taken: impl Fn(u8) -> bool) -> Option
         fmtp: spec.fmtp.clone(),
     };
     if codec.is_telephone_event() && codec.fmtp.is_none() {
-        // The DTMF digits (RFC 4733, section 7.1.1).
+        // These events are the DTMF digits (RFC 4733, section 7.1.1).
         codec.fmtp = Some("0-15".to_owned());
     }
     let is_static = |number: &u8| {
@@ -316,7 +318,7 @@ fn new_codec(spec: &Spec, kept: &[&Codec], taken: impl Fn(u8) -> bool) -> Option
     };
     let is_kept = |number: u8| kept.iter().any(|one| one.payload_type.0 == number);
     let own = (0..96).find(is_static).filter(|number| !is_kept(*number));
-    // RFC 3551, section 3: dynamic types first, then unassigned ones.
+    // Dynamic payload types come first, then unassigned ones (RFC 3551, section 3).
     let dynamic = || (96..128).chain(35..64).find(|number| !taken(*number));
     codec.payload_type = PayloadType(own.or_else(dynamic)?);
     is_supported(&codec).then_some(codec)

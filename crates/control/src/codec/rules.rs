@@ -5,21 +5,21 @@ use crate::sdp::Codec;
 
 use super::spec::Spec;
 
-/// The keywords for all codecs. "As a special keyword, `all` can be used to remove all codecs, except the ones that
-/// should explicitly offered."
+/// A keyword that stands for all codecs. "As a special keyword, `all` can be used to remove all codecs, except the ones that should
+/// explicitly offered."
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Everything {
-    /// An offered codec that is also a target of transcoding stays.
+    /// Removes all codecs except those that are also targets of transcoding.
     All,
-    /// Such a codec is removed and added again.
+    /// Removes all codecs. Those that are also targets of transcoding are added again.
     Full,
 }
 
-/// Codecs by name, or all of them.
+/// Codecs that are selected by name, or all codecs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Selection {
-    /// All codecs, with exceptions.
+    /// Selects all codecs, with exceptions.
     #[serde(rename = "all")]
     pub everything: Option<Everything>,
     /// Named codecs, without exceptions.
@@ -48,42 +48,42 @@ pub(crate) fn is_listed(specs: &[Spec], codec: &Codec) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Rules {
-    /// Removed as if it had never been offered.
+    /// Codecs to remove as if they had never been offered.
     pub strip: Selection,
-    /// Not offered. It is accepted and transcoded if a codec was added and the other side accepts no other codec of the
-    /// offerer.
+    /// Codecs that are not offered. One of them is accepted and transcoded if a codec was added and the other side accepts no other codec
+    /// of the offerer.
     pub mask: Selection,
-    /// Not offered, but accepted and transcoded.
+    /// Codecs that are not offered, but accepted and transcoded.
     pub consume: Selection,
-    /// Offered, and accepted even if the other side refuses it.
+    /// Codecs that are offered, and accepted even if the other side refuses them.
     pub accept: Selection,
-    /// Stays in spite of `all` and `full`.
+    /// Codecs that stay in spite of `all` and `full`.
     #[serde(rename = "exceptions")]
     pub except: Vec<Spec>,
-    /// Like `except`, and in this order before the others.
+    /// Codecs that stay as those in `except` do, and precede all others in this order.
     pub offer: Vec<Spec>,
-    /// Offered even if the offerer does not have it.
+    /// Codecs that are offered even if the offerer does not have them.
     pub transcode: Vec<Spec>,
     /// Encoder options for offered codecs.
     pub set: Vec<Spec>,
-    /// Packet time towards the receiver of the offer, ms.
+    /// Packet time of packets to the receiver of the offer, ms.
     pub ptime_ms: Option<u32>,
-    /// Packet time towards the offerer, ms.
+    /// Packet time of packets to the offerer, ms.
     pub ptime_reverse_ms: Option<u32>,
-    /// Codecs that both sides accept are transcoded too.
+    /// Whether codecs that both sides accept are transcoded too.
     pub force_transcoding: bool,
-    /// The rules are for a subscription, whose source does not negotiate.
+    /// Whether the rules are for a subscription, whose source does not negotiate.
     pub is_copy: bool,
 }
 
-/// "a receiver SHOULD accept packets representing between 0 and 200 ms of audio data" (RFC 3551, section 4.2).
+/// Allowed packet times, ms. "a receiver SHOULD accept packets representing between 0 and 200 ms of audio data" (RFC 3551, section 4.2).
 const PTIMES_MS: std::ops::RangeInclusive<i64> = 1..=200;
 
 impl Rules {
     /// Reads the dictionary `codec` and the related keys.
     ///
     /// # Errors
-    /// If a codec or packet time is invalid.
+    /// Fails if a codec or packet time is invalid.
     pub fn of_request(request: &Request) -> Result<Rules, Refusal> {
         let specs = |list: &'static str| specs(request, list);
         let ptime = |key: &'static str| {
@@ -106,26 +106,26 @@ impl Rules {
         })
     }
 
-    /// The rules of a subscription. Its source does not negotiate, so a removed codec still arrives and is converted.
+    /// Converts the rules to those of a subscription. Its source does not negotiate, so a removed codec still arrives and is converted.
     #[must_use]
     pub fn of_copy(mut self) -> Rules {
         let strip = std::mem::take(&mut self.strip);
         self.consume.named.extend(strip.named);
         self.consume.everything = self.consume.everything.or(strip.everything);
-        // Codecs that the subscriber refuses are converted for it.
+        // Codecs that the subscriber refuses still arrive, so they are converted for the subscriber.
         self.accept.everything.get_or_insert(Everything::All);
         self.is_copy = true;
         self
     }
 
-    /// Encoder options for `codec`, from `set`. "Codec options (bitrate) are only applied to codecs that match the given
+    /// Returns the encoder options that `set` has for `codec`. "Codec options (bitrate) are only applied to codecs that match the given
     /// parameters".
     #[must_use]
     pub fn options_of(&self, codec: &Codec) -> Option<&Spec> {
         self.set.iter().find(|spec| spec.matches(codec))
     }
 
-    /// The specifications that set or added this codec, those of `set` first.
+    /// Returns the specifications that set or added this codec, those of `set` first.
     pub(crate) fn specs_of<'a>(&'a self, codec: &'a Codec) -> impl Iterator<Item = &'a Spec> {
         let added = self.transcode.iter().filter(|spec| spec.matches(codec));
         self.options_of(codec).into_iter().chain(added)
@@ -149,7 +149,7 @@ fn selection(specs: Vec<Spec>) -> Selection {
     for spec in specs {
         match (spec.name.as_str(), spec.clock_rate_hz) {
             ("all", None) => {
-                // If both words are given, the one with more effect counts.
+                // If both words are given, the one that removes more codecs counts.
                 selection.everything.get_or_insert(Everything::All);
             }
             ("full", None) => selection.everything = Some(Everything::Full),

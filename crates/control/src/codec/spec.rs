@@ -7,15 +7,15 @@ use crate::sdp::Codec;
 /// A codec: `NAME[/RATE[/CHANNELS[/BITRATE[/PTIME[/FMTP[/OPTIONS]]]]]]`, or a payload type number. An empty part counts as
 /// absent.
 ///
-/// Names ignore case, as in SDP (RFC 4855, section 3). The protocol's documentation distinguishes case.
+/// Case does not matter in names, as in SDP (RFC 4855, section 3). The protocol's documentation distinguishes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Spec {
     /// The name, for example "PCMU".
     pub name: String,
     /// Clock rate of the RTP timestamps, Hz.
     pub clock_rate_hz: Option<u32>,
-    /// Audio channels. "`opus/48000` to specify Opus with 48 kHz sampling rate and one channel": with a rate, the
-    /// default is 1.
+    /// Number of audio channels. If there is a rate, the default is 1: "`opus/48000` to specify Opus with 48 kHz sampling rate and one
+    /// channel".
     pub channels: Option<u32>,
     /// Bit rate of the encoder, bits per second.
     pub bitrate_bps: Option<u32>,
@@ -27,7 +27,7 @@ pub struct Spec {
     pub options: Option<String>,
 }
 
-/// The text is not a codec.
+/// The text does not describe a codec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "codec {0}: expected NAME or NAME/RATE/CHANNELS/BITRATE/PTIME/FMTP/OPTIONS, the numbers above 0"
@@ -39,7 +39,7 @@ impl FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Spec, SpecError> {
         let error = || SpecError(crate::text::shown(text.as_bytes()));
-        // "it can be escaped by using two dashes instead".
+        // A part may contain `--` in place of `=`, because "it can be escaped by using two dashes instead".
         let mut parts = text.splitn(7, '/').map(|part| part.replace("--", "="));
         let mut next = || parts.next().filter(|part| !part.is_empty());
         let name = next().ok_or_else(error)?;
@@ -64,8 +64,8 @@ impl FromStr for Spec {
 }
 
 impl Spec {
-    /// Whether the specification matches `codec`. "If any format parameters are specified, the codec will only be stripped if all
-    /// of the format parameters match".
+    /// Whether the specification matches `codec`. Format parameters count only if the specification has some: "If any format parameters are
+    /// specified, the codec will only be stripped if all of the format parameters match".
     #[must_use]
     pub fn matches(&self, codec: &Codec) -> bool {
         let is_name = self.name.eq_ignore_ascii_case(&codec.name);
@@ -84,11 +84,12 @@ impl Spec {
         self.name.eq_ignore_ascii_case("telephone-event")
     }
 
-    /// Rate and channels: "If no codec format parameters are specified [...] default values will be chosen for them".
+    /// Returns the clock rate and the number of channels. "If no codec format parameters are specified [...] default values will be chosen
+    /// for them".
     #[must_use]
     pub fn rate_and_channels(&self) -> (u32, u32) {
         let is_opus = self.name.eq_ignore_ascii_case("opus");
-        // Opus uses the values of RFC 7587; all others use telephony's, with G.722's clock rate.
+        // Opus has the defaults of RFC 7587. All other codecs have those of telephony, which include G.722's clock rate.
         let usual = if is_opus { (48_000, 2) } else { (8000, 1) };
         let rate = self.clock_rate_hz.unwrap_or(usual.0);
         (rate, self.channels.unwrap_or(usual.1))
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(spec("PCMU").rate_and_channels(), (8000, 1));
         assert_eq!(spec("opus").rate_and_channels(), (48_000, 2));
         assert_eq!(spec("opus/48000").rate_and_channels(), (48_000, 1));
-        // Any part may be empty.
+        // Any part except the name may be empty.
         let options = spec("opus//2/16000////x");
         assert_eq!((options.clock_rate_hz, options.channels), (None, Some(2)));
         assert_eq!(spec("PCMA////40").fmtp.as_deref(), None);

@@ -1,4 +1,4 @@
-//! A registry with fake ports and a fake media plane, which record its actions and check that they are consistent.
+//! A registry with fake ports and a fake media plane. They record the registry's actions and check that the actions are consistent.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::saved::Reader;
 /// The even numbers of all open ports.
 type Open = Rc<RefCell<BTreeSet<u16>>>;
 
-/// Open ports.
+/// The open ports of a leg.
 #[derive(Debug)]
 pub struct Ports {
     /// The first port number.
@@ -29,14 +29,14 @@ impl Drop for Ports {
     }
 }
 
-/// Gives port numbers from 30000 upwards, on the interfaces `default` (203.0.113.7, 2001:db8::7) and `internal`
+/// A source of ports. It counts port numbers up from 30000, on the interfaces `default` (203.0.113.7, 2001:db8::7) and `internal`
 /// (10.0.0.7).
 #[derive(Debug)]
 pub struct FakePorts {
     interfaces: Vec<Interface>,
     open: Open,
     next: u16,
-    /// Limit of open ports.
+    /// Maximum number of open ports.
     pub most: usize,
 }
 
@@ -57,7 +57,7 @@ impl FakePorts {
         }
     }
 
-    /// The first numbers of all open ports.
+    /// Returns the even numbers of all open ports.
     #[must_use]
     pub fn open(&self) -> BTreeSet<u16> {
         self.open.borrow().clone()
@@ -115,30 +115,30 @@ impl PortSource<Ports> for FakePorts {
 /// A stream on the fake media plane.
 #[derive(Debug)]
 pub struct Carried {
-    /// Its call.
+    /// The stream's call.
     pub call: CallId,
-    /// Its specification.
+    /// The stream's specification.
     pub spec: StreamSpec,
-    /// Its ports.
+    /// The stream's ports.
     pub ports: [Ports; 2],
-    /// Number of its changes.
+    /// Number of updates of the stream.
     pub updates: usize,
 }
 
-/// A registry with its surroundings.
+/// A registry with fake ports and a fake media plane.
 #[derive(Debug)]
 pub struct Bench {
     /// The registry.
     pub calls: Calls<Ports>,
-    /// Its ports.
+    /// The source of the registry's ports.
     pub ports: FakePorts,
-    /// The streams on the media plane.
+    /// The streams that run on the media plane.
     pub streams: BTreeMap<StreamId, Carried>,
-    /// All commands to streams.
+    /// All commands to streams so far.
     pub commands: Vec<(StreamId, StreamCommand)>,
-    /// All calls that have ended.
+    /// Records of all calls that have ended.
     pub ended: Vec<CallRecord>,
-    /// The clock.
+    /// The present time.
     pub now_ns: u64,
     random: u8,
 }
@@ -150,7 +150,7 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// An empty registry at time 0.
+    /// Creates an empty registry at time 0.
     #[must_use]
     pub fn new(settings: Settings) -> Bench {
         Bench {
@@ -164,7 +164,7 @@ impl Bench {
         }
     }
 
-    /// Carries out a request of these keys. All counters of streams are zero.
+    /// Carries out a request with these keys. All counters of streams are zero.
     pub fn ask(&mut self, keys: &[(&str, &str)]) -> Reply {
         let all = keys
             .iter()
@@ -181,7 +181,7 @@ impl Bench {
         self.request_with(request, &BTreeMap::new())
     }
 
-    /// Carries out a request, with the plane's counters.
+    /// Carries out a request. `stats` are the counters of the media plane.
     pub fn request_with(
         &mut self,
         request: &Request,
@@ -219,10 +219,10 @@ impl Bench {
         self.now_ns = end_ns;
     }
 
-    /// Continues in another process, whose clock started this much later. The streams and their ports must be the same.
+    /// Continues in another process, whose clock started `later_ns` later. The streams and their ports must be the same as before.
     ///
     /// # Panics
-    /// If they differ.
+    /// Panics if the streams or their ports differ.
     pub fn restart(&mut self, later_ns: u64) {
         let ids = self.calls.ids(None);
         let saved: Vec<Vec<u8>> = ids
@@ -251,7 +251,7 @@ impl Bench {
     /// numbers.
     ///
     /// # Panics
-    /// If they differ, or if the first node has sent a message to the parties.
+    /// Panics if the streams differ, or if the first node has sent a message to the parties.
     pub fn hand_over(&mut self) {
         let ids: Vec<CallId> = self.calls.ids(None).cloned().collect();
         let export = |id: &CallId| self.calls.export(id, Reader::Later).expect("it is there");
@@ -295,7 +295,7 @@ impl Bench {
         assert_eq!(self.ports.open(), open, "ports are others");
     }
 
-    /// All streams, with their port numbers.
+    /// Returns all streams, with their port numbers.
     #[must_use]
     pub fn carried(&self) -> Vec<(StreamId, CallId, StreamSpec, [u16; 2])> {
         let all = self.streams.iter().map(|(stream, one)| {
@@ -305,7 +305,7 @@ impl Bench {
         all.collect()
     }
 
-    /// Carries out the registry's actions.
+    /// Carries out the actions that the registry has queued.
     pub fn act(&mut self) {
         while let Some(action) = self.calls.poll_action() {
             match action {
@@ -349,7 +349,7 @@ impl Bench {
         }
     }
 
-    /// The only stream.
+    /// Returns the only stream.
     #[must_use]
     pub fn only(&self) -> &Carried {
         assert_eq!(self.streams.len(), 1, "{:?}", self.streams);

@@ -1,13 +1,13 @@
-//! Target `calls`: any requests in any order get one reply each, refused ones change nothing, and nothing is left after all calls
-//! have ended.
+//! Target `calls`: each request gets one reply, whatever the requests and their order. A refused request changes nothing. After all calls
+//! have ended, nothing is left.
 
 use crate::calls::{CallId, EndReason, Settings};
 use crate::ng::{Incoming, MESSAGE_BYTES_MAX, Reply, RequestTable};
 
 use super::bench::Bench;
 
-/// An input is messages, separated by a byte of 0. A message of one byte advances the clock by so many seconds, or continues in
-/// another process.
+/// Handles an input: messages that are separated by a byte of 0. A message of one byte advances the clock by that many seconds, or restarts
+/// the process.
 pub fn calls(data: &[u8]) {
     let mut table = RequestTable::new();
     let mut bench = Bench::new(Settings {
@@ -67,9 +67,9 @@ fn handle(table: &mut RequestTable<u8>, bench: &mut Bench, message: &[u8]) {
     );
 }
 
-/// The message of one byte that restarts the process.
+/// The message of one byte that makes the calls continue in another process.
 const RESTART: u8 = 255;
-/// Limit of streams, low enough that inputs reach it.
+/// Limit of streams. It is so low that inputs reach it.
 const SESSIONS_MAX: usize = 8;
-/// Maximum number of messages: longer inputs find nothing more.
+/// Maximum number of messages. Longer inputs find nothing more.
 const MESSAGES_MAX: usize = 64;

@@ -2,13 +2,13 @@
 
 use ciborium::Value;
 
-/// Names and values of a struct.
+/// The names and values of a struct's fields.
 type Fields = Vec<(Value, Value)>;
 
 /// Adds a field to each struct of a state, as a later release may do.
 ///
 /// # Panics
-/// If the bytes are not a state.
+/// Panics if the bytes are not a state.
 #[must_use]
 pub fn with_unknown_fields(state: &[u8]) -> Vec<u8> {
     let unknown = Value::Array(vec![Value::Bytes(vec![1; 5000]), Value::Map(Vec::new())]);
@@ -21,7 +21,7 @@ pub fn with_unknown_fields(state: &[u8]) -> Vec<u8> {
 /// Removes a field from each struct of a state, as if an earlier release had written it.
 ///
 /// # Panics
-/// If the bytes are not a state, or have no such field.
+/// Panics if the bytes are not a state, or have no such field.
 #[must_use]
 pub fn without_field(state: &[u8], name: &str) -> Vec<u8> {
     let without = edited(state, &|fields| {
@@ -45,7 +45,7 @@ fn visit(value: &mut Value, edit: &dyn Fn(&mut Fields)) {
         Value::Array(values) => values.iter_mut().for_each(|value| visit(value, edit)),
         Value::Map(fields) => {
             fields.iter_mut().for_each(|(_, value)| visit(value, edit));
-            // A variant of an enum is a map of one key in capitals.
+            // A map with one key that begins with a capital is a variant of an enum, not a struct.
             let is_lower = |(key, _): &(Value, Value)| {
                 let name = key.as_text().unwrap_or_default();
                 name.starts_with(|first: char| first.is_ascii_lowercase())

@@ -1,11 +1,11 @@
-//! Target `ng`: every request gets one reply, in its encoding and with its cookie, and nothing grows.
+//! Target `ng`: every request gets one reply, in the encoding of the request and with its cookie, and no table grows without limit.
 
 use crate::ng::{
     Command, DecodeError, Dictionary, Encoding, FRAME_BYTES_MAX, FrameError, Framer, Incoming,
     MESSAGE_BYTES_MAX, Message, NoMessage, Reply, RequestTable, unfold, write,
 };
 
-/// An input is one message. It comes twice, and once more from another sender.
+/// Handles an input, which is one message. The message comes twice, and once more from another sender.
 pub fn ng(data: &[u8]) {
     framed(data);
     let mut table = RequestTable::new();
@@ -42,7 +42,7 @@ pub fn ng(data: &[u8]) {
     );
 }
 
-/// A stream of bytes gives the same messages however it is divided, and loses none that would fit a datagram.
+/// Checks that a stream of bytes gives the same messages however it is divided, and loses none that would fit a datagram.
 fn framed(data: &[u8]) {
     let whole = frames(data, data.len().max(1));
     let piece = usize::from(data.first().copied().unwrap_or(0) % 7) + 1;
@@ -77,7 +77,7 @@ fn frames(data: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
     (found, None)
 }
 
-/// The reply, with the request's own keys as content.
+/// Handles a message, and answers it with the request's own keys. Returns the reply.
 fn handled(table: &mut RequestTable<u8>, sender: u8, data: &[u8]) -> Option<Vec<u8>> {
     match table.handle_message(0, sender, data) {
         Incoming::Request(request, ticket) => {
@@ -100,12 +100,12 @@ fn is_reply(message: &Message<'_>) -> bool {
     keys.is_ok_and(|keys| keys.get("command").is_none() && keys.get("result").is_some())
 }
 
-/// A written message is read back equal, and the canonical form of keys and flags is its own canonical form.
+/// Checks that a written message is read back equal, and that the canonical form of keys and flags is its own canonical form.
 fn round_trip(message: &Message<'_>) {
     let Ok(dictionary) = message.decode() else {
         return;
     };
-    // Bencode can express all that JSON can.
+    // Both encodings can be compared, because bencode can express all that JSON can.
     for encoding in [message.encoding, Encoding::Bencode] {
         let written = write(message.cookie, encoding, &dictionary);
         let read = Message::split(&written).expect("a message").decode();

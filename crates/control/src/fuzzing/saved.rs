@@ -1,12 +1,12 @@
-//! Target `saved`: whatever bytes a store returns, a call is either restored as it was saved, or refused without traces. A
-//! restored call can be queried, saved again, and ended.
+//! Target `saved`: whatever bytes a store returns, a call is either restored as it was saved, or refused without a change. A restored call
+//! can be queried, saved again, and ended.
 
 use crate::calls::{EndReason, SavedError};
 use crate::ng::Reply;
 
 use super::bench::Bench;
 
-/// An input is a saved call.
+/// Handles an input, which is a saved call.
 pub fn saved(data: &[u8]) {
     let mut bench = Bench::default();
     let id = match bench.calls.restore(bench.now_ns, data, &mut bench.ports) {
@@ -42,5 +42,5 @@ pub fn saved(data: &[u8]) {
     assert_eq!(bench.calls.next_timeout(), None, "a timer is left");
 }
 
-/// The sum of all default time-outs.
+/// A time longer than all default time-outs together.
 const LONG_NS: u64 = 20_000_000_000_000;

@@ -1,5 +1,4 @@
-//! Target `sdp`: a description is written as it was read. Edits stay within their lines, and read back with their new
-//! values.
+//! Target `sdp`: a description is written as it was read. Edits stay within their lines, and the new values can be read back.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,7 +6,7 @@ use super::Bench;
 use crate::ng::{Dictionary, Reply, Request, Value};
 use crate::sdp::{Address, Direction, Sdp, Section};
 
-/// An input is one description.
+/// Handles an input, which is one description.
 pub fn sdp(data: &[u8]) {
     let Ok(sdp) = Sdp::parse(data) else {
         return;
@@ -19,7 +18,7 @@ pub fn sdp(data: &[u8]) {
     lines_stand_alone(data);
 }
 
-/// Nothing panics, whatever a line has.
+/// Reads everything from a description. Nothing panics, whatever the lines contain.
 fn look(sdp: &Sdp) {
     for index in 0..=sdp.media.len() {
         let _ = (sdp.address(index), sdp.direction(index));
@@ -39,7 +38,7 @@ fn edits_to_the_same_change_nothing(sdp: &Sdp) {
             media.set_direction(direction);
         }
         let codecs = media.codecs();
-        // A repeated number is written once; formats that are not numbers are omitted.
+        // Writing omits formats that are not numbers, and repetitions.
         let formats = media.media_line().map(|line| line.formats.len());
         if formats == Ok(codecs.len()) {
             media.set_codecs(&codecs);
@@ -48,7 +47,7 @@ fn edits_to_the_same_change_nothing(sdp: &Sdp) {
     assert_eq!(&same, sdp);
 }
 
-/// New values read back, the number of sections stays, and line breaks cannot be inserted.
+/// Edits a description. New values can be read back, the number of sections stays, and values cannot insert line breaks.
 fn edit(mut sdp: Sdp) {
     let ip = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
     let count = sdp.media.len();
@@ -61,7 +60,7 @@ fn edit(mut sdp: Sdp) {
         edit_media_line(media);
     }
     let again = Sdp::parse(&sdp.to_bytes()).ok();
-    // The result may be longer than a description may be.
+    // The edited description may be longer than the parser allows.
     let again = again.unwrap_or_else(|| sdp.clone());
     assert_eq!(again.media.len(), count, "sections");
     assert_eq!(again.to_bytes(), sdp.to_bytes());
@@ -82,15 +81,15 @@ fn edit_media_line(media: &mut Section) {
     assert_eq!(media.codecs(), codecs);
 }
 
-/// Also target `sdp`: an `m=` line of an offer that is usable alone gives the same result among any other lines.
+/// Also for target `sdp`: checks that an `m=` line of an offer that is usable alone gives the same result among any other lines.
 ///
 /// # Panics
-/// If the result differs.
+/// Panics if a line gives another result among others.
 pub fn lines_stand_alone(data: &[u8]) {
     let Ok(sdp) = Sdp::parse(data) else {
         return;
     };
-    // More lines are rejected.
+    // An offer with more lines is rejected.
     if sdp.media.len() > 16 {
         return;
     }
@@ -111,7 +110,7 @@ pub fn lines_stand_alone(data: &[u8]) {
     }
 }
 
-/// Each `m=` line of the resulting offer, without ports and keys. `None`: the offer is refused.
+/// Returns each `m=` line of the outgoing offer, without ports and keys. `None`: the offer is refused.
 fn offered(sdp: &Sdp) -> Option<Vec<Vec<String>>> {
     let mut keys = Dictionary::new();
     for (key, value) in [

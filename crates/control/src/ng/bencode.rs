@@ -1,5 +1,5 @@
-//! bencode: `4:text`, `i-5e`, `l...e`, `d...e` (BEP 3, "Bencoding"). Keys need not be sorted, because clients of ng do not sort
-//! them.
+//! Reads and writes bencode: `4:text`, `i-5e`, `l...e`, `d...e` (BEP 3, "Bencoding"). Keys need not be sorted, because clients of ng do not
+//! sort them.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -9,7 +9,7 @@ use super::value::{Budget, DecodeError, Dictionary, MESSAGE_BYTES_MAX, Value};
 /// Reads a dictionary that takes up all of `bytes`.
 ///
 /// # Errors
-/// If the value is not a dictionary, if bytes follow it, or if a bound of [`DecodeError`] is exceeded.
+/// Fails if the value is not a dictionary, if bytes follow it, or if a bound of [`DecodeError`] is exceeded.
 pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(DecodeError::TooLong(bytes.len()));
@@ -25,14 +25,14 @@ pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     let Value::Dictionary(dictionary) = reader.value(1)? else {
         return Err(reader.expected("a dictionary"));
     };
-    // Some clients end the datagram with a line feed.
+    // Some clients add a line feed to the datagram.
     if !bytes[reader.at..].iter().all(u8::is_ascii_whitespace) {
         return Err(reader.expected("the end of the message"));
     }
     Ok(dictionary)
 }
 
-/// Appends `dictionary` to `out`, with keys in their order.
+/// Appends `dictionary` to `out`. The keys keep their order.
 pub fn encode(dictionary: &Dictionary, out: &mut Vec<u8>) {
     out.push(b'd');
     for (key, value) in dictionary.iter() {
@@ -112,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips the end of a list or dictionary, if it is the next byte.
+    /// If the next byte ends a list or dictionary, skips this byte and returns `true`.
     fn ends(&mut self) -> Result<bool, DecodeError> {
         match self.peek() {
             Some(b'e') => {
@@ -139,7 +139,7 @@ impl Reader<'_> {
         Ok(bytes.to_vec())
     }
 
-    /// Reads a number up to `end`, and skips `end`.
+    /// Reads a number up to the byte `end`, and skips that byte.
     fn number(&mut self, end: u8, expected: &'static str) -> Result<i64, DecodeError> {
         let rest = &self.bytes[self.at..];
         let found = rest
@@ -159,7 +159,7 @@ impl Reader<'_> {
     }
 }
 
-/// The digits of an `i64`, and its sign.
+/// Length of an `i64` with all its digits and the sign.
 const NUMBER_BYTES_MAX: usize = 20;
 
 #[cfg(test)]
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_protocol_are_read_and_written() {
-        // The ping of the public ng documentation; strings, numbers, lists and dictionaries from BEP 3.
+        // The examples are the ping of the public ng documentation, and the strings, numbers, lists and dictionaries of BEP 3.
         for text in [
             "d7:command4:pinge",
             "d6:result4:ponge",

@@ -1,11 +1,10 @@
-//! Converts the several forms that clients write into one: a dictionary whose keys have hyphens, with lists where the
-//! protocol has lists.
+//! Converts the different forms that clients write into one: a dictionary whose keys have hyphens, with lists where the protocol has lists.
 //!
-//! - `address family` and `address-family` are one key; the same applies to flags.
-//! - The flag `codec-strip-PCMU` is the entry `strip: [PCMU]` of the dictionary `codec`, and `SDES-off` is the entry `off` of
-//!   the list `SDES`. The same applies to the other prefixes of the public documentation.
-//! - `rtpp-flags` has words, which are flags, and `key=value`; a value may be a list or a dictionary in `[ ]`. Newer versions
-//!   of Kamailio forward their script's string in it unread.
+//! - `address family` and `address-family` are the same key. The same applies to flags.
+//! - The flag `codec-strip-PCMU` becomes the entry `strip: [PCMU]` of the dictionary `codec`, and `SDES-off` the entry `off` of the list
+//!   `SDES`. The other prefixes of the public documentation are converted in the same way.
+//! - `rtpp-flags` contains words, which are flags, and `key=value`. A value may be a list or a dictionary in `[ ]`. Newer versions of
+//!   Kamailio put the string of their script into this key without reading it.
 //! - A string in place of a list counts as a list with one entry.
 
 use crate::text::shown;
@@ -15,18 +14,18 @@ use super::value::{Budget, Bytes, DecodeError, Dictionary, Value};
 /// The reason why `rtpp-flags` is not readable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagsError {
-    /// A bracket without its partner.
+    /// A bracket without the matching one.
     #[error("rtpp-flags: the bracket {0} has no matching bracket")]
     Bracket(&'static str),
     /// `a=b` with an invalid key before the `=`.
     #[error("rtpp-flags: {0}: expected key=value")]
     Key(String),
-    /// Words together with `key=[...]` in one pair of brackets.
+    /// Words and `key=[...]` in one pair of brackets.
     #[error(
         "rtpp-flags: {0}=[...] is mixed with words: expected either words or key=value in one pair of brackets"
     )]
     Mixed(String),
-    /// Too deep, or too many values.
+    /// A value that is nested too deep, or too many values.
     #[error("rtpp-flags: {0}")]
     Bound(#[from] DecodeError),
 }
@@ -34,7 +33,7 @@ pub enum FlagsError {
 /// Converts the dictionary of a message.
 ///
 /// # Errors
-/// If `rtpp-flags` is malformed.
+/// Fails if `rtpp-flags` is malformed.
 pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     let has = |name: &str| dictionary.get(name).is_some();
     let named: Vec<&str> = NAMES.iter().copied().filter(|name| has(name)).collect();
@@ -46,7 +45,7 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
                 for item in read(text)? {
                     match item {
                         Item::Word(word) => flag(&mut out, word),
-                        // `rtpp-flags` within itself is refused.
+                        // A key `rtpp-flags` inside `rtpp-flags` is refused.
                         Item::Pair(key, _) if is_flags_key(&hyphens(key)) => {
                             return Err(FlagsError::Key(shown(key)));
                         }
@@ -68,8 +67,8 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     Ok(out)
 }
 
-/// The keys that identify a request's call. A proxy that forwards its script's string unread has set them itself: in that string,
-/// `via-branch=auto` tells the proxy which branch to name.
+/// The keys that identify the call of a request. If the message has them, the same keys in `rtpp-flags` are ignored. Such a proxy forwards
+/// its script's string unread, and in that string, `via-branch=auto` only tells the proxy which branch to name.
 const NAMES: &[&str] = &[
     "command",
     "call-id",
@@ -83,7 +82,7 @@ fn is_flags_key(key: &[u8]) -> bool {
     matches!(key, b"rtpp-flags" | b"rtpp_flags")
 }
 
-/// Keys with a second spelling, and the documented one.
+/// Keys that have a second spelling: first that one, then the documented one.
 const SPELLINGS: &[(&str, &str)] = &[
     ("RTCP-mux", "rtcp-mux"),
     ("SDP", "sdp"),
@@ -94,7 +93,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("sdp_media_remove", "sdp-media-remove"),
 ];
 
-/// The key with hyphens and in its documented spelling. `None`: it has that form already.
+/// Returns the key with hyphens and in its documented spelling. `None`: the key already has this form.
 fn plain_key(key: &[u8]) -> Option<Vec<u8>> {
     let with_hyphens = key.contains(&b' ').then(|| hyphens(key));
     let found = with_hyphens.as_deref().unwrap_or(key);
@@ -106,13 +105,13 @@ fn plain_key(key: &[u8]) -> Option<Vec<u8>> {
         .or(with_hyphens)
 }
 
-/// "Spaces in each string may be replaced by hyphens."
+/// Replaces spaces by hyphens. "Spaces in each string may be replaced by hyphens."
 fn hyphens(name: &[u8]) -> Vec<u8> {
     let hyphen = |&byte: &u8| if byte == b' ' { b'-' } else { byte };
     name.iter().map(hyphen).collect()
 }
 
-/// Keys whose value is a list, which flags fill as `KEY-VALUE`.
+/// Keys whose value is a list. A flag `KEY-VALUE` adds an entry to the list.
 const LISTS: &[&str] = &[
     "OSRTP",
     "SDES",
@@ -157,7 +156,7 @@ const SYNONYMS: &[(&str, &str, &str)] = &[
     ("always-transcode", "codec-accept", "all"),
 ];
 
-/// Adds a word of `flags` or `rtpp-flags`.
+/// Adds a flag, which is a word of `flags` or `rtpp-flags`.
 fn flag(out: &mut Dictionary, word: &[u8]) {
     let name = hyphens(word);
     if let Some((_, key, value)) = SYNONYMS.iter().find(|(flag, ..)| name == flag.as_bytes()) {
@@ -198,8 +197,8 @@ fn flag(out: &mut Dictionary, word: &[u8]) {
     append(out.entry("flags", no_values), name.into());
 }
 
-/// `COMMAND-LEVEL-ATTRIBUTE`, or `substitute-LEVEL-ATTRIBUTE>ATTRIBUTE`: "equals sign (`=`) can be escaped as double dashes (`--`) and spaces
-/// can be escaped as double periods (`..`)".
+/// Reads the flag of an edit: `COMMAND-LEVEL-ATTRIBUTE`, or `substitute-LEVEL-ATTRIBUTE>ATTRIBUTE`. "equals sign (`=`) can be escaped as
+/// double dashes (`--`) and spaces can be escaped as double periods (`..`)".
 fn attribute_edit(rest: &Value) -> Option<(&str, &str, Value)> {
     let mut parts = rest.as_text()?.splitn(3, '-');
     let (command, level, text) = (parts.next()?, parts.next()?, parts.next()?);
@@ -209,16 +208,16 @@ fn attribute_edit(rest: &Value) -> Option<(&str, &str, Value)> {
         return Some((level, command, plain(text)));
     }
     let (from, to) = text.split_once('>')?;
-    // A pair is one value in a list of pairs.
+    // The value is a list of pairs, with this pair as its only entry.
     let pair = Value::List(vec![plain(from), plain(to)]);
     Some((level, "substitute", Value::List(vec![pair])))
 }
 
-/// Adds the edits of a level to the existing ones.
+/// Adds the edits of a level to those that are there already.
 fn edit_attributes(out: &mut Dictionary, level: &[u8], commands: Value) {
     let level = String::from_utf8_lossy(level).into_owned();
     let Value::Dictionary(commands) = commands else {
-        // The value is not a dictionary; the reader of edits refuses it.
+        // The value is not a dictionary. It is kept, and the reader of edits refuses it.
         return append(nested(out, "sdp-attr", &[&level]), commands);
     };
     for (command, value) in commands {
@@ -235,7 +234,7 @@ fn edit_attributes(out: &mut Dictionary, level: &[u8], commands: Value) {
     }
 }
 
-/// The list at the end of a path of dictionaries.
+/// Returns the list at the end of a path of dictionaries. Missing parts of the path are added.
 fn nested<'a>(out: &'a mut Dictionary, key: &str, path: &[&str]) -> &'a mut Value {
     let Some((next, rest)) = path.split_first() else {
         return out.entry(key, no_values);
@@ -250,7 +249,7 @@ fn nested<'a>(out: &'a mut Dictionary, key: &str, path: &[&str]) -> &'a mut Valu
     }
 }
 
-/// Adds a key of a message or of `rtpp-flags`. `key` has hyphens.
+/// Adds a key of a message or of `rtpp-flags`. `key` is written with hyphens.
 fn pair(out: &mut Dictionary, key: Bytes, value: Value) {
     let name = std::str::from_utf8(&key).unwrap_or_default();
     if let Some(list) = name
@@ -264,7 +263,7 @@ fn pair(out: &mut Dictionary, key: Bytes, value: Value) {
             for one in as_list(value) {
                 match one {
                     Value::Bytes(word) => flag(out, &word),
-                    // The value is not a flag; the reader of flags refuses it.
+                    // The value is not a flag. It is kept, and the reader of flags refuses it.
                     other => append(out.entry("flags", no_values), Value::List(vec![other])),
                 }
             }
@@ -276,15 +275,15 @@ fn pair(out: &mut Dictionary, key: Bytes, value: Value) {
             }
         }
         ("transcode", value) => append(codec_list(out, "transcode"), value),
-        // Flags may have edited attributes too.
+        // The flags may contain edits too.
         ("sdp-attr", Value::Dictionary(levels)) if out.get(name).is_some() => {
             for (level, commands) in levels {
                 edit_attributes(out, &level, commands);
             }
         }
-        // An interface may be given twice, or both at once.
+        // The two interfaces may come as two values, or as one list.
         ("direction", value @ Value::Bytes(_)) => append(out.entry("direction", no_values), value),
-        // The family follows from the address.
+        // The address family is missing, but follows from the address.
         ("received-from", Value::Bytes(address)) => {
             let family = if address.contains(&b':') {
                 "IP6"
@@ -314,7 +313,7 @@ fn as_list(value: Value) -> Vec<Value> {
 fn append(list: &mut Value, value: Value) {
     match list {
         Value::List(values) => values.extend(as_list(value)),
-        // The value is not a list where one is expected: the later value counts.
+        // One of the values is not a list, although the key needs one. The later value counts.
         other => *other = Value::List(as_list(value)),
     }
 }
@@ -344,7 +343,7 @@ impl Item<'_> {
     }
 }
 
-/// A dictionary if all items are `key=value`, else a list. Together with words, `key=value` is a word:
+/// Converts the items of a group to a dictionary if all of them are `key=value`, or else to a list. In a list, `key=value` is a word:
 /// `[PCMA iLBC/8000/1///mode=30]`.
 fn group(items: Vec<Item<'_>>) -> Result<Value, FlagsError> {
     let is_pair = |item: &Item<'_>| matches!(item, Item::Pair(..));
@@ -392,7 +391,7 @@ impl<'a> Reader<'a> {
         self.text.get(self.at).copied()
     }
 
-    /// Reads items up to the end of the text or of the group.
+    /// Reads items up to the end of the text or of the group in brackets.
     fn items(&mut self, depth: usize) -> Result<Vec<Item<'a>>, FlagsError> {
         let mut items = Vec::new();
         loop {
@@ -413,7 +412,7 @@ impl<'a> Reader<'a> {
         }
         let word = self.word(b"=[]");
         if self.peek() != Some(b'=') {
-            // `a[b]` is not a word followed by a list.
+            // `a[b]` is an error, and not a word followed by a list.
             return match self.peek() {
                 Some(b'[') => Err(FlagsError::Key(shown(word))),
                 _ => Ok(Item::Word(word)),
@@ -425,7 +424,7 @@ impl<'a> Reader<'a> {
         self.at += 1;
         let value = match self.peek() {
             Some(b'[') => self.group(depth)?,
-            // IPv6 addresses may be in brackets, but not within a word.
+            // A value may be an IPv6 address in brackets. Elsewhere in a word, brackets are an error.
             _ => Item::Word(self.word(b"[]")),
         };
         Ok(Item::Pair(word, Box::new(value)))
@@ -457,7 +456,7 @@ mod tests {
     use super::super::{bencode, json};
     use super::*;
 
-    /// The converted form of a JSON object, as JSON.
+    /// Returns the converted form of a JSON object, as JSON.
     fn unfolded(text: &str) -> Result<String, FlagsError> {
         let dictionary = json::decode(text.as_bytes()).expect(text);
         let mut out = Vec::new();
@@ -467,7 +466,7 @@ mod tests {
 
     #[test]
     fn keys_and_flags_are_normalised_to_one_form() {
-        // "Spaces in each string may be replaced by hyphens"; prefixes and synonyms from the public documentation.
+        // The examples show "Spaces in each string may be replaced by hyphens", and the prefixes and synonyms of the public documentation.
         for (text, form) in [
             (
                 r#"{"address family":"IP6","flags":["trust address","trust-address"]}"#,
@@ -493,7 +492,7 @@ mod tests {
                 r#"{"flags":"asymmetric","replace":"origin","rtcp-mux":["offer"]}"#,
                 r#"{"flags":["asymmetric"],"replace":["origin"],"rtcp-mux":["offer"]}"#,
             ),
-            // A prefix without a value is an unknown flag.
+            // A prefix without a value is kept as an unknown flag.
             (
                 r#"{"flags":["codec-strip-","SDES-"]}"#,
                 r#"{"flags":["codec-strip-","SDES-"]}"#,

@@ -1,32 +1,32 @@
 //! Finds messages in a stream of bytes (TCP). A message ends where its dictionary is closed, and the next one follows. White
 //! space between them is allowed.
 //!
-//! A message is parsed only far enough to find its end; [`Message::decode`](super::Message::decode) checks the rest.
+//! A message is parsed only as far as necessary to find its end. [`Message::decode`](super::Message::decode) checks the rest.
 
 use super::message::{COOKIE_BYTES_MAX, NoMessage};
 use super::value::MESSAGE_BYTES_MAX;
 
 /// Finds the messages of one connection.
 ///
-/// Contract: call [`poll_message`](Framer::poll_message) until it returns none, before passing in more bytes. Then fewer than
-/// [`FRAME_BYTES_MAX`] bytes are kept. After an error, no further message can be found.
+/// Contract: before passing in more bytes, call [`poll_message`](Framer::poll_message) until it returns `None`. Then at most
+/// [`FRAME_BYTES_MAX`] bytes are stored. After an error, no further message can be found.
 #[derive(Debug, Default)]
 pub struct Framer {
     bytes: Vec<u8>,
     /// Start of the current message. [`handle_bytes`](Self::handle_bytes) removes the bytes before it, all at once.
     start: usize,
-    /// Number of the current message's bytes that were parsed.
+    /// Number of bytes of the current message that are parsed already.
     seen: usize,
     place: Place,
 }
 
-/// Longest message: cookie, space, dictionary.
+/// Maximum length of a message: cookie, space and dictionary.
 pub const FRAME_BYTES_MAX: usize = COOKIE_BYTES_MAX + 1 + MESSAGE_BYTES_MAX;
 
-/// The reason why bytes cannot be messages. No message can be found after them either.
+/// The reason why bytes cannot be messages. Later messages on the connection cannot be found either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The bytes do not begin like a message.
+    /// The bytes do not begin as a message does.
     #[error(transparent)]
     NoMessage(#[from] NoMessage),
     /// The end of the dictionary cannot be found.
@@ -37,7 +37,7 @@ pub enum FrameError {
     TooLong,
 }
 
-/// The place of the next byte.
+/// What the next byte belongs to.
 #[derive(Debug, Clone, Copy, Default)]
 enum Place {
     /// White space between messages.
@@ -74,16 +74,16 @@ enum Place {
 }
 
 impl Framer {
-    /// Takes more bytes of the connection.
+    /// Adds bytes that the connection received.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.bytes.drain(..std::mem::take(&mut self.start));
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next complete message.
+    /// Returns the next complete message.
     ///
     /// # Errors
-    /// If the bytes cannot be messages.
+    /// Fails if the bytes cannot be messages.
     pub fn poll_message(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         while let Some(&byte) = self.bytes.get(self.start + self.seen) {
             self.seen += 1;
@@ -179,7 +179,7 @@ fn bencode_next(place: Place, byte: u8) -> Result<Place, FrameError> {
     })
 }
 
-/// Handles the end of a dictionary or list.
+/// Returns what follows the end of a dictionary or list. If the dictionary or list is within another one, `outer` returns it.
 fn closed(depth: u32, outer: impl FnOnce(u32) -> Place) -> Place {
     match depth - 1 {
         0 => Place::End,

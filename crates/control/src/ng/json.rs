@@ -1,4 +1,4 @@
-//! JSON (RFC 8259), read into the same values as bencode, which has neither fractions nor `null`.
+//! Reads JSON (RFC 8259) into the same values as bencode. Because bencode has neither fractions nor `null`, these are errors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,8 +13,8 @@ use super::value::{Budget, DecodeError, Dictionary, MESSAGE_BYTES_MAX, Value};
 /// Reads an object that takes up all of `bytes`. `true` becomes 1, and `false` 0.
 ///
 /// # Errors
-/// If the value is not an object, if it has a fraction, `null` or a number beyond 64 bits, or if a bound of
-/// [`DecodeError`] is exceeded.
+/// Fails if the value is not an object, if it has a fraction, `null` or a number beyond 64 bits, or if a bound of [`DecodeError`] is
+/// exceeded.
 pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(DecodeError::TooLong(bytes.len()));
@@ -35,7 +35,7 @@ pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
             at: 0,
             expected: "an object",
         }),
-        // The text may quote the input.
+        // The error text may quote the input, so it is shortened.
         Err(error) => Err(breach.unwrap_or_else(|| DecodeError::Json(short(&error.to_string())))),
     }
 }
@@ -48,7 +48,7 @@ pub fn encode(dictionary: &Dictionary, out: &mut Vec<u8>) {
 
 fn short(text: &str) -> String {
     let last = text.chars().rev().take(3 * SHOWN_CHARS_MAX);
-    // The position is at the end.
+    // The end is kept, because it contains the position.
     last.collect::<Vec<_>>().into_iter().rev().collect()
 }
 
@@ -56,7 +56,7 @@ fn short(text: &str) -> String {
 struct Seed<'a> {
     depth: usize,
     budget: &'a mut Budget,
-    /// The exceeded bound: serde's errors have only text.
+    /// The bound that was exceeded. It is stored here, because errors of serde contain only text.
     breach: &'a mut Option<DecodeError>,
 }
 
@@ -127,7 +127,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 }
 
-/// Almost all text is valid UTF-8, and `from_utf8` checks it faster.
+/// Converts bytes to text. Almost all text is valid UTF-8, and `from_utf8` checks it faster than the lossy conversion.
 fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
@@ -226,7 +226,7 @@ mod tests {
         );
         let long = vec![b' '; MESSAGE_BYTES_MAX + 1];
         assert_eq!(decode(&long), Err(DecodeError::TooLong(long.len())));
-        // serde_json quotes the whole unexpected string.
+        // serde_json quotes the whole string that it did not expect.
         let text = format!("{:?}", "x".repeat(9999));
         let error = decode(format!("{{{text}: {{{text}}}}}").as_bytes());
         assert!(error.expect_err("no value").to_string().len() < 200);

@@ -3,31 +3,31 @@
 use super::value::{DecodeError, Dictionary};
 use super::{bencode, json};
 
-/// The encoding of a dictionary. A reply uses its request's.
+/// The encoding of a dictionary. A reply has the encoding of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// As in BEP 3, but with keys in any order.
+    /// Bencode (BEP 3), but with keys in any order.
     Bencode,
-    /// RFC 8259.
+    /// JSON (RFC 8259).
     Json,
 }
 
-/// A message whose dictionary is not yet read.
+/// A message whose dictionary has not been read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Chosen by the client, 1 to [`COOKIE_BYTES_MAX`] bytes. The reply has the same cookie.
+    /// The cookie that the client chose, 1 to [`COOKIE_BYTES_MAX`] bytes. The reply has the same cookie.
     pub cookie: &'a [u8],
-    /// The encoding, from the first byte of the dictionary.
+    /// The encoding, which the first byte of the dictionary shows.
     pub encoding: Encoding,
     /// The dictionary's bytes.
     pub body: &'a [u8],
 }
 
-/// Longest cookie. Cookies of Kamailio and OpenSIPS have about 20 bytes. The limit bounds the memory for each message in a
-/// table.
+/// Maximum length of a cookie. Cookies of Kamailio and OpenSIPS have about 20 bytes. The limit bounds the memory that each message takes in
+/// a table.
 pub const COOKIE_BYTES_MAX: usize = 128;
 
-/// The reason why a datagram is not a message. It gets no reply, because its sender does not speak the protocol.
+/// The reason why a datagram is not a message. Such a datagram gets no reply, because its sender does not speak the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoMessage {
     /// No space follows the first bytes.
@@ -36,7 +36,7 @@ pub enum NoMessage {
     /// The dictionary does not begin with `d` or `{`.
     #[error("expected a bencode or JSON dictionary after the cookie")]
     Dictionary,
-    /// It has `result` and no `command`. A reply to a reply could loop for ever.
+    /// The dictionary has `result` and no `command`, so it is a reply. A reply to a reply could start an endless loop.
     #[error("expected a request, but this is a reply")]
     Reply,
 }
@@ -45,7 +45,7 @@ impl<'a> Message<'a> {
     /// Splits a datagram into cookie and dictionary.
     ///
     /// # Errors
-    /// If the cookie is missing, or the dictionary after it.
+    /// Fails if the cookie or the dictionary is missing.
     pub fn split(datagram: &'a [u8]) -> Result<Message<'a>, NoMessage> {
         let head = &datagram[..datagram.len().min(COOKIE_BYTES_MAX + 1)];
         let space = head.iter().position(|&byte| byte == b' ');
@@ -66,7 +66,7 @@ impl<'a> Message<'a> {
     /// Reads the dictionary.
     ///
     /// # Errors
-    /// As for [`bencode::decode`] and [`json::decode`].
+    /// Fails as [`bencode::decode`] and [`json::decode`] do.
     pub fn decode(&self) -> Result<Dictionary, DecodeError> {
         match self.encoding {
             Encoding::Bencode => bencode::decode(self.body),

@@ -1,7 +1,7 @@
-//! The control protocol "ng", which SIP proxies use to offer and answer calls to a media relay.
+//! The control protocol "ng". SIP proxies use it to pass the offers and answers of calls to a media relay.
 //!
-//! A message is `COOKIE SP DICTIONARY`, with the dictionary in bencode or JSON. A reply has its request's cookie and encoding.
-//! [`RequestTable`] takes messages, and returns requests and replies; [`Request`] reads the keys.
+//! A message is `COOKIE SP DICTIONARY`, with the dictionary in bencode or JSON. A reply has the cookie and the encoding of its request.
+//! [`RequestTable`] accepts messages, and returns requests and replies. [`Request`] reads the keys.
 
 pub mod bencode;
 mod flags;

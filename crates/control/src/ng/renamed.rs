@@ -1,4 +1,4 @@
-//! Former names of public items, for one release.
+//! Former names of public items. They remain for one release.
 
 use super::RequestTable;
 

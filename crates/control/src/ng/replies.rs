@@ -1,26 +1,26 @@
-//! The requests of the last seconds, with their replies. A retransmission gets the same bytes again, and no request is carried
-//! out twice.
+//! The requests of the last seconds with their replies, so that no request is carried out twice. A retransmission gets the same bytes
+//! again.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// The known state of a cookie.
+/// What the table knows about a cookie.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen<S> {
-    /// The cookie is new: carry out the request. From now on it is [in hand](Seen::InHand).
+    /// The cookie is new. Carry out the request. From now on, its state is [`InHand`](Seen::InHand).
     New(Key<S>),
     /// The same request is being carried out. Its reply answers both.
     InHand,
-    /// The stored reply.
+    /// The request has this stored reply.
     Replied(Vec<u8>),
 }
 
 /// A sender with its cookie.
 pub(crate) type Key<S> = Arc<(S, Box<[u8]>)>;
 
-/// Limits of the table's size and age.
+/// Limits of the table's size and of the entries' age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) requests: usize,
@@ -30,25 +30,25 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const USUAL: Limits = Limits {
-        // 3 requests for each of 1000 calls/s, for `age_ns`.
+        // This allows 3 requests for each of 1000 calls/s during `age_ns`.
         requests: 32_768,
-        // 2 KiB for each of these requests, the size of a reply with an SDP.
+        // This allows 2 KiB for each of these requests, which is the size of a reply with an SDP.
         bytes: 64 * 1024 * 1024,
-        // Clients repeat a request after 1 s, five times; the network may delay the last one.
+        // Clients repeat a request five times, every second, and the network may delay the last one.
         age_ns: 10_000_000_000,
     };
 }
 
-/// Bytes of an entry in addition to its cookie and reply: the key, and the places in the table and in the queue.
+/// Bytes that an entry takes in addition to its cookie and reply: for the key, and for the places in the table and in the queue.
 const ENTRY_BYTES: usize = 200;
 
-/// The table. `S` identifies senders. Beyond the limits, the oldest request is forgotten.
+/// The table of requests and replies. `S` identifies senders. Beyond the limits, the oldest requests are forgotten.
 #[derive(Debug)]
 pub(crate) struct Replies<S> {
     limits: Limits,
-    /// `None`: in hand.
+    /// The reply to each request. `None`: the request is being carried out.
     known: HashMap<Key<S>, Option<Box<[u8]>>>,
-    /// All keys of `known`, once each, ordered by the time of the first request.
+    /// All keys of `known`, each once, in the order in which the requests came.
     order: VecDeque<(u64, Key<S>)>,
     bytes: usize,
 }
@@ -63,7 +63,7 @@ impl<S: Eq + Hash> Replies<S> {
         }
     }
 
-    /// Handles a request with `cookie` from `sender` at `now_ns`, which never decreases.
+    /// Looks up a request with `cookie` from `sender` that came at `now_ns`, which never decreases.
     pub(crate) fn begin(&mut self, now_ns: u64, sender: S, cookie: &[u8]) -> Seen<S> {
         let age_ns_max = self.limits.age_ns;
         let too_old = |at_ns: u64| now_ns.saturating_sub(at_ns) >= age_ns_max;
@@ -88,7 +88,7 @@ impl<S: Eq + Hash> Replies<S> {
         Seen::New(key)
     }
 
-    /// Keeps the reply to a request that is in hand. If the request was forgotten meanwhile, the reply is not kept.
+    /// Stores the reply to a request that is being carried out. If the table has forgotten the request meanwhile, nothing is stored.
     pub(crate) fn finish(&mut self, key: &Key<S>, reply: &[u8]) {
         if let Some(slot @ None) = self.known.get_mut(key) {
             *slot = Some(reply.into());
@@ -97,10 +97,10 @@ impl<S: Eq + Hash> Replies<S> {
         }
     }
 
-    /// Forgets a request that is in hand and is not carried out after all. If it comes again it counts as new.
+    /// Forgets a request that will not be carried out after all. If it comes again, it counts as new.
     pub(crate) fn forget(&mut self, key: &Key<S>) {
         let is_in_hand = matches!(self.known.get(key), Some(None));
-        // The request is among the latest.
+        // The request came recently, so search from the end.
         let place = self.order.iter().rposition(|(_, known)| known == key);
         if let Some(place) = place.filter(|_| is_in_hand) {
             self.order.remove(place);
@@ -135,11 +135,11 @@ mod tests {
 
     use super::*;
 
-    /// A model of the table as a plain list.
+    /// A simple model of the table: a list.
     #[derive(Default)]
     struct Twin(Vec<Known>);
 
-    /// Time, sender, cookie, reply.
+    /// Time, sender, cookie and reply of a request.
     type Known = (u64, u8, Vec<u8>, Option<Vec<u8>>);
 
     impl Twin {

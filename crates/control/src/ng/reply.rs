@@ -6,18 +6,18 @@ use super::value::Dictionary;
 /// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Done. The dictionary's keys come after `result`.
+    /// The request was carried out. The keys of the dictionary come after `result`.
     Ok(Dictionary),
     /// The reply to `ping`.
     Pong,
-    /// Refused or failed, with the text of `error-reason`.
+    /// The request was refused or failed, with this text as `error-reason`.
     Error(String),
-    /// No more calls at present, with the reason. Only for clients that support it (`supports`).
+    /// New calls are refused at present, for this reason. Only for clients that state in `supports` that they understand it.
     LoadLimit(String),
 }
 
 impl Reply {
-    /// The dictionary on the wire. "No other keys should be present in the error case."
+    /// Returns the dictionary that is sent. "No other keys should be present in the error case."
     #[must_use]
     pub fn into_dictionary(self) -> Dictionary {
         let mut out = Dictionary::new();

@@ -68,7 +68,7 @@ impl Command {
         ("unsubscribe", Command::Unsubscribe),
     ];
 
-    /// The name in requests.
+    /// Returns the command's name in requests.
     #[must_use]
     pub fn name(self) -> &'static str {
         let found = Command::NAMES.iter().find(|(_, one)| *one == self);
@@ -85,13 +85,13 @@ impl Command {
     }
 }
 
-/// The reason for the refusal of a request: the text of `error-reason`.
+/// The reason why a request is refused. Its text becomes the `error-reason` of the reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The dictionary is not readable.
     #[error("the dictionary cannot be read: {0}")]
     Unreadable(#[from] DecodeError),
-    /// Its `rtpp-flags` cannot be read.
+    /// The request's `rtpp-flags` cannot be read.
     #[error(transparent)]
     Flags(#[from] FlagsError),
     /// The command is unknown.
@@ -120,7 +120,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The refusal of `value`, which `key` does not allow.
+    /// Creates the refusal of a `value` that is not allowed for `key`. `allowed` describes the allowed values.
     #[must_use]
     pub fn value(key: &'static str, value: &Value, allowed: impl Into<String>) -> Refusal {
         Refusal::Value {
@@ -131,7 +131,7 @@ impl Refusal {
     }
 }
 
-/// A request, with its keys in the form of [`flags::unfold`]. Keys that are never read are ignored.
+/// A request, with its keys in the form that [`flags::unfold`] produces. Keys that are never read are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     command: Command,
@@ -142,7 +142,7 @@ impl Request {
     /// Reads the dictionary of a message.
     ///
     /// # Errors
-    /// If the `command` is missing or unknown, or if `rtpp-flags` is unreadable.
+    /// Fails if the `command` is missing or unknown, or if `rtpp-flags` is unreadable.
     pub fn new(dictionary: Dictionary) -> Result<Request, Refusal> {
         let command = match dictionary.get("command") {
             None => {
@@ -159,22 +159,22 @@ impl Request {
         Ok(Request { command, keys })
     }
 
-    /// The command.
+    /// Returns the command.
     #[must_use]
     pub fn command(&self) -> Command {
         self.command
     }
 
-    /// All keys and values.
+    /// Returns all keys and values.
     #[must_use]
     pub fn keys(&self) -> &Dictionary {
         &self.keys
     }
 
-    /// The bytes of `key`: an SDP need not be UTF-8.
+    /// Returns the bytes of `key`, which need not be UTF-8 because an SDP need not be.
     ///
     /// # Errors
-    /// If the value is not a string.
+    /// Fails if the value is not a string.
     pub fn bytes(&self, key: &'static str) -> Result<Option<&[u8]>, Refusal> {
         match self.keys.get(key) {
             None => Ok(None),
@@ -183,10 +183,10 @@ impl Request {
         }
     }
 
-    /// The bytes of `key`, which must not be missing or empty.
+    /// Returns the bytes of `key`, which must not be missing or empty.
     ///
     /// # Errors
-    /// If the value is missing, empty, or not a string.
+    /// Fails if the value is missing, empty, or not a string.
     pub fn required(&self, key: &'static str) -> Result<&[u8], Refusal> {
         let bytes = self.bytes(key)?.filter(|bytes| !bytes.is_empty());
         bytes.ok_or_else(|| Refusal::Missing {
@@ -195,10 +195,10 @@ impl Request {
         })
     }
 
-    /// The text of `key`.
+    /// Returns the text of `key`.
     ///
     /// # Errors
-    /// If the value is not a string of UTF-8.
+    /// Fails if the value is not a string of UTF-8.
     pub fn text(&self, key: &'static str) -> Result<Option<&str>, Refusal> {
         self.keys.get(key).map_or(Ok(None), |value| {
             let text = value.as_text();
@@ -207,10 +207,10 @@ impl Request {
         })
     }
 
-    /// The number of `key`, which may also be written as text.
+    /// Returns the number that is the value of `key`. It may also be written as text.
     ///
     /// # Errors
-    /// If the value is not a whole number, or is outside `allowed`.
+    /// Fails if the value is not a whole number, or is outside `allowed`.
     pub fn integer(
         &self,
         key: &'static str,
@@ -236,10 +236,10 @@ impl Request {
             .ok_or_else(|| Refusal::value(key, value, words()))
     }
 
-    /// The meaning of the text of `key`.
+    /// Returns the meaning that `allowed` gives to the text of `key`.
     ///
     /// # Errors
-    /// If the value is not in `allowed`.
+    /// Fails if the value is not in `allowed`.
     pub fn one_of<T: Copy>(
         &self,
         key: &'static str,
@@ -262,20 +262,20 @@ impl Request {
             .ok_or_else(|| Refusal::value(key, value, words()))
     }
 
-    /// The texts of the list `key`; empty if the key is missing.
+    /// Returns the texts of the list `key`. The result is empty if the key is missing.
     ///
     /// # Errors
-    /// If the value is not a list of strings.
+    /// Fails if the value is not a list of strings.
     pub fn texts(&self, key: &'static str) -> Result<Vec<&str>, Refusal> {
         self.keys
             .get(key)
             .map_or(Ok(Vec::new()), |value| texts(key, value))
     }
 
-    /// The texts of the list `list` in the dictionary `codec`; empty if the list is missing.
+    /// Returns the texts of `list` in the dictionary `codec`. The result is empty if the list is missing.
     ///
     /// # Errors
-    /// If `codec` is not a dictionary, or the value is not a list of strings.
+    /// Fails if `codec` is not a dictionary, or the value is not a list of strings.
     pub fn codecs(&self, list: &'static str) -> Result<Vec<&str>, Refusal> {
         match self.keys.get("codec") {
             None => Ok(Vec::new()),
@@ -286,7 +286,7 @@ impl Request {
         }
     }
 
-    /// Whether the flags include `flag`, written with hyphens.
+    /// Whether the flags include `flag`, which is written with hyphens.
     #[must_use]
     pub fn has_flag(&self, flag: &str) -> bool {
         let is_it =

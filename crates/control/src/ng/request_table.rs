@@ -1,4 +1,4 @@
-//! Takes messages, and gives one reply to each request.
+//! Accepts messages, and gives exactly one reply to each request.
 
 use std::hash::Hash;
 
@@ -8,20 +8,20 @@ use super::reply::Reply;
 use super::request::{Command, Refusal, Request};
 use super::value::{Dictionary, MESSAGE_BYTES_MAX};
 
-/// The treatment of a message.
+/// What to do about a message.
 #[derive(Debug)]
 pub enum Incoming<S> {
     /// Carry out the request, then call [`RequestTable::finish`] with the ticket.
     Request(Request, Ticket<S>),
-    /// Send these bytes back: a retransmission, a request that is refused, or a `ping`.
+    /// Send these bytes back. The message was a retransmission, a request that is refused, or a `ping`.
     Send(Vec<u8>),
-    /// Send nothing: the same request is being carried out, and its reply answers both.
+    /// Send nothing. The same request is being carried out already, and its reply answers both.
     InHand,
     /// Send nothing, and count the message.
     NoMessage(NoMessage),
 }
 
-/// A request that is being carried out. Its reply consumes the ticket, so that there is only one reply.
+/// A request that is being carried out. Replying consumes the ticket, so that there is only one reply.
 #[derive(Debug)]
 #[must_use = "a request without a reply lets the proxy take the node for dead"]
 pub struct Ticket<S> {
@@ -45,7 +45,7 @@ impl<S: Eq + Hash> Default for RequestTable<S> {
 }
 
 impl<S: Eq + Hash> RequestTable<S> {
-    /// A table without requests.
+    /// Creates a table without requests.
     #[must_use]
     pub fn new() -> RequestTable<S> {
         let replies = Replies::new(Limits::USUAL);
@@ -58,7 +58,7 @@ impl<S: Eq + Hash> RequestTable<S> {
             Ok(message) => message,
             Err(why) => return Incoming::NoMessage(why),
         };
-        // A reply is not stored: its cookie is free for a request.
+        // A reply is not stored, so a request may have the same cookie.
         let request = match read(&message) {
             Ok(None) => return Incoming::NoMessage(NoMessage::Reply),
             Ok(Some(request)) => Ok(request),
@@ -80,7 +80,7 @@ impl<S: Eq + Hash> RequestTable<S> {
         }
     }
 
-    /// The bytes of the reply, which are kept for retransmissions of the request.
+    /// Encodes the reply, and stores it for retransmissions of the request. Returns the bytes to send.
     pub fn finish(&mut self, ticket: Ticket<S>, reply: Reply) -> Vec<u8> {
         let Ticket { key, encoding } = ticket;
         let (_, cookie) = &*key;
@@ -96,20 +96,19 @@ impl<S: Eq + Hash> RequestTable<S> {
         bytes
     }
 
-    /// Finishes a request as [`finish`](Self::finish) does, with a reply message that another node has made for it.
+    /// Finishes a request as [`finish`](Self::finish) does, but with a message that another node has written as its reply.
     pub fn finish_with(&mut self, ticket: Ticket<S>, message: Vec<u8>) -> Vec<u8> {
         self.replies.finish(&ticket.key, &message);
         message
     }
 
-    /// Forgets a request that is not carried out here, or not yet, and has no reply. If it comes again it counts as
-    /// new.
+    /// Forgets a request that is not carried out here, or not yet, and gets no reply. If the request comes again, it counts as new.
     pub fn forget(&mut self, ticket: Ticket<S>) {
         self.replies.forget(&ticket.key);
     }
 }
 
-/// The request of a message. `None`: it is a reply.
+/// Reads the request of a message. `None`: the message is a reply.
 fn read(message: &Message<'_>) -> Result<Option<Request>, Refusal> {
     let dictionary = message.decode()?;
     let is_reply = |dictionary: &Dictionary| {
@@ -155,7 +154,7 @@ mod tests {
             let again = table.handle_message(second * S, 1, offer);
             assert_eq!(sent(again).as_bytes(), reply);
         }
-        // The same cookie of another sender is another request, and after the time limit it is new.
+        // The same cookie from another sender is another request. After the time limit, the same cookie from the same sender is new too.
         for (now_ns, sender) in [(6 * S, 2), (11 * S, 1)] {
             let new = table.handle_message(now_ns, sender, offer);
             assert!(matches!(new, Incoming::Request(..)), "{new:?}");

@@ -1,11 +1,11 @@
-//! The values of ng messages, the same for bencode and JSON.
+//! The values of ng messages. They are the same for bencode and JSON.
 
 use std::borrow::Cow;
 use std::ops::Deref;
 
 use crate::text::shown;
 
-/// A string of a message: any bytes in bencode, UTF-8 in JSON. Strings from the program's text are not copied.
+/// A string of a message: any bytes in bencode, UTF-8 in JSON. Strings that are constants of the program are not copied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bytes(Cow<'static, [u8]>);
 
@@ -49,19 +49,19 @@ pub enum Value {
 }
 
 impl Value {
-    /// A string with a copy of the text.
+    /// Creates a string with a copy of the text.
     #[must_use]
     pub fn text(text: &str) -> Value {
         Value::bytes(text.as_bytes())
     }
 
-    /// A string with a copy of the bytes.
+    /// Creates a string with a copy of the bytes.
     #[must_use]
     pub fn bytes(bytes: &[u8]) -> Value {
         Value::Bytes(bytes.to_vec().into())
     }
 
-    /// The text, if the value is a string of valid UTF-8.
+    /// Returns the text, if the value is a string of valid UTF-8.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
@@ -70,7 +70,7 @@ impl Value {
         }
     }
 
-    /// The value for a message to people: the beginning of a text, or the kind of the value.
+    /// Returns a short form of the value for error texts: the beginning of a text, or the kind of the value.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {
@@ -100,12 +100,12 @@ impl From<Dictionary> for Value {
     }
 }
 
-/// Keys and values in the order of the message. Nothing is sorted or removed, so that a message is written as it was read.
+/// Keys and values in the order of the message. A message is written as it was read, so nothing is sorted or removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dictionary(Vec<(Bytes, Value)>);
 
 impl Dictionary {
-    /// An empty dictionary.
+    /// Creates an empty dictionary.
     #[must_use]
     pub fn new() -> Dictionary {
         Dictionary::default()
@@ -121,7 +121,7 @@ impl Dictionary {
         self.0.insert(0, (key.into(), value.into()));
     }
 
-    /// The value of `key`; if there are several, the last one.
+    /// Returns the value of `key`. If there are several, returns the last one.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         let mut entries = self.0.iter().rev();
@@ -130,7 +130,7 @@ impl Dictionary {
             .map(|(_, value)| value)
     }
 
-    /// The value of `key`, which is added as `default()` if it is missing.
+    /// Returns the value of `key`. If it is missing, adds `default()` and returns that.
     pub(crate) fn entry(&mut self, key: &str, default: impl FnOnce() -> Value) -> &mut Value {
         let found = self
             .0
@@ -148,12 +148,12 @@ impl Dictionary {
         *self.entry(key, || Value::Integer(0)) = value.into();
     }
 
-    /// All entries in order.
+    /// Returns all entries in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &Value)> {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -182,17 +182,17 @@ impl<K: Into<Bytes>> FromIterator<(K, Value)> for Dictionary {
     }
 }
 
-/// Deepest nesting of values, with the message's dictionary. The deepest documented key, `sdp-attr` with `substitute`, has 5.
-/// Reading is recursive, so this bounds the stack.
+/// Maximum depth of nested values. The dictionary of the message counts as 1. The deepest documented key, `sdp-attr` with `substitute`,
+/// reaches 5. Reading is recursive, so this limit also bounds the stack.
 pub const DEPTH_MAX: usize = 8;
 
-/// Limit of a message's values, without keys. A value takes about ten times the memory of the shortest text for it.
+/// Maximum number of values in a message, keys not counted. A value takes about ten times the memory of its shortest text.
 pub const VALUES_MAX: usize = 4096;
 
-/// Longest message: more than a UDP datagram can carry. An SDP of 64 media lines has about 20,000 bytes.
+/// Maximum length of a message. This is more than a UDP datagram can carry. An SDP of 64 media lines has about 20,000 bytes.
 pub const MESSAGE_BYTES_MAX: usize = 65_536;
 
-/// The reason why a message is not readable.
+/// The reason why a message cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The byte at this position of the dictionary is not as expected.
@@ -200,7 +200,7 @@ pub enum DecodeError {
     Syntax {
         /// The position, from 0.
         at: usize,
-        /// The expected text, in words.
+        /// What was expected there, in words.
         expected: &'static str,
     },
     /// The error of serde_json, with line and column.
@@ -209,10 +209,10 @@ pub enum DecodeError {
     /// Lists and dictionaries are nested too deep.
     #[error("expected values that are nested at most {DEPTH_MAX} deep")]
     TooDeep,
-    /// Too many values.
+    /// The message has too many values.
     #[error("expected at most {VALUES_MAX} values")]
     TooMany,
-    /// Too many bytes.
+    /// The message has too many bytes.
     #[error("the message has {0} bytes: expected at most {MESSAGE_BYTES_MAX}")]
     TooLong(usize),
 }
@@ -229,7 +229,7 @@ impl Budget {
         Budget { values_left }
     }
 
-    /// Counts a value at `depth`; 1 is the outermost.
+    /// Counts a value at `depth`. The outermost value has depth 1.
     pub(crate) fn take(&mut self, depth: usize) -> Result<(), DecodeError> {
         if depth > DEPTH_MAX {
             return Err(DecodeError::TooDeep);

@@ -1,4 +1,4 @@
-//! Payload types of a medium: `m=` formats with `rtpmap` and `fmtp`, or by RFC 3551's table.
+//! Payload types of a medium. The formats of `m=` are described by `rtpmap` and `fmtp`, or else by the table of RFC 3551.
 
 use threadbare_rtp_types::format::Format;
 use threadbare_rtp_types::id::PayloadType;
@@ -9,22 +9,22 @@ use super::document::{Line, SdpError, Section};
 /// A payload type and the content of its packets.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Codec {
-    /// The number in the packets. It belongs to its description (RFC 3264, section 5.1).
+    /// The payload type number in the packets. It is valid for the side whose description has it (RFC 3264, section 5.1).
     #[serde(with = "crate::mirror")]
     pub payload_type: PayloadType,
-    /// The name in `rtpmap`, for example "PCMU". Empty: the description has none.
+    /// The name in `rtpmap`, for example "PCMU". Empty: the description does not name it.
     pub name: String,
-    /// Clock rate of the RTP timestamps. 0: the description has none.
+    /// Clock rate of the RTP timestamps. 0: the description does not state it.
     pub clock_rate_hz: u32,
-    /// Audio channels. 1: the description has none.
+    /// Number of audio channels. 1 if the description does not state it.
     pub channels: u32,
     /// Format parameters, unchanged.
     pub fmtp: Option<String>,
 }
 
 impl Codec {
-    /// Whether both codecs describe the same packets, apart from numbers and parameters. Names ignore case (RFC 4855, section 3),
-    /// and known mistakes of phones are accepted: see [`clock_and_channels`](Self::clock_and_channels).
+    /// Whether both codecs describe the same packets, apart from payload types and parameters. Case does not matter in names (RFC 4855,
+    /// section 3). Known mistakes of phones are accepted: see [`clock_and_channels`](Self::clock_and_channels).
     #[must_use]
     pub fn is_format_of(&self, other: &Codec) -> bool {
         !self.name.is_empty()
@@ -32,8 +32,9 @@ impl Codec {
             && self.clock_and_channels() == other.clock_and_channels()
     }
 
-    /// Clock rate and channels that the name requires. Some phones write `G722/16000`, the sampling rate, although the clock rate
-    /// is 8000 (RFC 3551, section 4.5.2). Some write `opus/48000`, although Opus has two channels (RFC 7587, section 7).
+    /// Returns the clock rate and the channels that the codec's RFC requires. Some phones write the sampling rate, `G722/16000`, although
+    /// the clock rate is 8000 (RFC 3551, section 4.5.2). Some write `opus/48000`, although Opus always has two channels (RFC 7587, section
+    /// 7).
     #[must_use]
     pub fn clock_and_channels(&self) -> (u32, u32) {
         if self.name.eq_ignore_ascii_case("G722") {
@@ -45,7 +46,7 @@ impl Codec {
         }
     }
 
-    /// The audio format, if this program can decode and encode it.
+    /// Returns the audio format. `None`: this program cannot decode and encode it.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         let (clock_rate_hz, channels) = self.clock_and_channels();
@@ -65,7 +66,7 @@ impl Codec {
         self.name.eq_ignore_ascii_case("CN")
     }
 
-    /// Whether the packets are audio, and not events or noise that accompany it.
+    /// Whether the packets are audio. Events and noise accompany audio, and do not count.
     #[must_use]
     pub fn is_audio(&self) -> bool {
         let beside = [
@@ -82,7 +83,7 @@ impl Codec {
             .any(|name| self.name.eq_ignore_ascii_case(name))
     }
 
-    /// `NAME/RATE`, with `/CHANNELS` if there are several.
+    /// Returns the value of `rtpmap`: `NAME/RATE`, with `/CHANNELS` if there are several channels.
     #[must_use]
     pub fn rtpmap(&self) -> String {
         match self.channels {
@@ -95,12 +96,13 @@ impl Codec {
 /// Attributes whose value begins with a payload type.
 pub(crate) const OF_PAYLOAD_TYPES: &[&str] = &["rtpmap", "fmtp", "rtcp-fb"];
 
-/// Numbers that RTCP packets have in place of a payload type (RFC 5761, section 4). With multiplexing, codecs may not use them.
+/// Numbers that RTCP packets have in the place of the payload type (RFC 5761, section 4). If RTP and RTCP share a port, codecs may not use
+/// them.
 pub(crate) const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 impl Section {
-    /// The codecs in the order of the `m=` line, which is the order of preference (RFC 3264, section 5.1). Repeated numbers,
-    /// formats other than payload types and malformed attributes are skipped: see [`faults`](Self::faults).
+    /// Returns the codecs in the order of the `m=` line, which is the order of preference (RFC 3264, section 5.1). Repeated numbers,
+    /// formats that are not payload types, and malformed attributes are skipped: see [`faults`](Self::faults).
     #[must_use]
     pub fn codecs(&self) -> Vec<Codec> {
         let mut codecs: Vec<Codec> = Vec::new();
@@ -145,7 +147,7 @@ impl Section {
         codec
     }
 
-    /// The [`faults`](Self::faults) of formats and their attributes.
+    /// Returns those of the [`faults`](Self::faults) that concern formats and their attributes.
     pub(crate) fn format_faults(&self, mux: bool) -> Vec<SdpError> {
         let mut faults = Vec::new();
         let mut fault =
@@ -179,8 +181,7 @@ impl Section {
         faults
     }
 
-    /// Removes malformed lines about formats, and completes those without a clock rate, because other parsers may
-    /// refuse them.
+    /// Removes malformed lines about formats, and completes those that lack a clock rate, because other parsers may refuse them.
     pub(crate) fn repair_formats(&mut self) {
         let codecs = self.codecs();
         self.edit_lines(|line| {
@@ -200,7 +201,7 @@ impl Section {
         self.remove_attributes(|name, value| is_broken((name, value)));
     }
 
-    /// Replaces the codecs. Lines of unchanged codecs stay, lines of removed ones go, and new ones come after them.
+    /// Replaces the codecs. The lines of unchanged codecs stay, those of removed codecs go, and those of new codecs are added after them.
     pub fn set_codecs(&mut self, codecs: &[Codec]) {
         let before = self.codecs();
         let is_ours = |value: &str| {
@@ -229,7 +230,7 @@ impl Section {
             let fmtp = new.fmtp.iter();
             let mut lines: Vec<String> =
                 fmtp.map(|fmtp| format!("a=fmtp:{number} {fmtp}")).collect();
-            // Without a name, the number suffices.
+            // A codec without a name is described by its payload type only.
             if !new.name.is_empty() {
                 lines.insert(0, format!("a=rtpmap:{number} {}", new.rtpmap()));
             }
@@ -271,7 +272,7 @@ fn is_broken((name, value): (&str, &str)) -> bool {
     }
 }
 
-/// The part of an attribute's value after the payload type.
+/// Returns the part of an attribute's value after the payload type.
 fn behind(value: &str, payload_type: PayloadType) -> Option<&str> {
     let (number, rest) = value.trim_start().split_once([' ', '\t'])?;
     (number.parse() == Ok(payload_type.0)).then(|| rest.trim())
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn codecs_come_from_rtpmap_or_the_table() {
-        // RFC 4317, section 2.1 (0, 8, 97), RFC 7587, section 7.1 (opus), RFC 4733, section 7.1.1 (events).
+        // The lines are examples of RFC 4317, section 2.1 (0, 8, 97), RFC 7587, section 7.1 (opus), and RFC 4733, section 7.1.1 (events).
         let sdp = media(
             "m=audio 49170 RTP/AVP 0 8 97 101 96 18 96 110\na=rtpmap:0 PCMU/8000\na=rtpmap:8 PCMA/8000\na=rtpmap:97 iLBC/8000\n\
              a=rtpmap:101 opus/48000/2\na=fmtp:101 maxplaybackrate=16000; sprop-maxcapturerate=16000\n\
@@ -400,7 +401,7 @@ mod tests {
         let before = sdp.to_bytes();
         let codecs = sdp.media[0].codecs();
         sdp.media[0].set_codecs(&codecs);
-        // All lines, except for the repeated number.
+        // All lines stay, except for the repeated number.
         let after = String::from_utf8(sdp.to_bytes()).expect("a text");
         assert_eq!(after.replace("AVP 0 96", "AVP 0 0 96").as_bytes(), before);
     }

@@ -1,28 +1,28 @@
-//! A session description as lines. Reading and writing keep all bytes; edits touch only their own lines.
+//! A session description as lines. Reading and writing keep all bytes, and an edit changes only its own line.
 
 use std::fmt;
 
-/// Longest description, bytes: more than a UDP datagram carries.
+/// Maximum length of a description, bytes. This is more than a UDP datagram carries.
 pub const SDP_BYTES_MAX: usize = 65_536;
-/// Most lines of a description: SIP clients send about 40, WebRTC clients with video about 300.
+/// Maximum number of lines of a description. SIP clients send about 40, and WebRTC clients with video about 300.
 pub const LINES_MAX: usize = 2048;
-/// Most media of a description: conferences send about 20.
+/// Maximum number of media of a description. Conferences send about 20.
 pub const MEDIA_MAX: usize = 64;
 
-/// The reason why a description, or one of its lines, is not readable.
+/// The reason why a description or one of its lines cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SdpError {
-    /// Too long, or too many lines.
+    /// The description is too long, or has too many of something.
     #[error("SDP: {found} {what}: expected at most {allowed}")]
     TooLarge {
-        /// The counted parts.
+        /// What was counted.
         what: &'static str,
-        /// Their number.
+        /// The number that was found.
         found: usize,
-        /// Their limit.
+        /// The maximum.
         allowed: usize,
     },
-    /// "The "v=" line gives the version of SDP. This memo defines version 0" (RFC 8866, section 5.1).
+    /// The version is not 0. "The "v=" line gives the version of SDP. This memo defines version 0" (RFC 8866, section 5.1).
     #[error("SDP: the first line is {0}: expected \"v=0\"")]
     Version(String),
     /// A line of a known kind has unexpected content.
@@ -42,13 +42,13 @@ impl SdpError {
     }
 }
 
-/// "CRLF is used to end a record, although parsers SHOULD be tolerant and also accept records terminated with a single newline
-/// character" (RFC 8866, section 5).
+/// The end of a line. "CRLF is used to end a record, although parsers SHOULD be tolerant and also accept records terminated with a single
+/// newline character" (RFC 8866, section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     CrLf,
     Lf,
-    /// Only in the last line.
+    /// No ending. Only the last line can lack it.
     Missing,
 }
 
@@ -62,7 +62,7 @@ impl Ending {
     }
 }
 
-/// A line.
+/// A line of a description.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Line {
     text: Vec<u8>,
@@ -70,13 +70,13 @@ pub struct Line {
 }
 
 impl Line {
-    /// The line without its ending.
+    /// Returns the line without its ending.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// The text after `KIND=`. `None`: the line is of another kind.
+    /// Returns the text after `KIND=`. `None`: the line is of another kind.
     #[must_use]
     pub fn value_of(&self, kind: u8) -> Option<&[u8]> {
         match self.text.as_slice() {
@@ -85,16 +85,15 @@ impl Line {
         }
     }
 
-    /// Like [`value_of`](Self::value_of), as text; empty if it is not UTF-8.
+    /// Returns the value as [`value_of`](Self::value_of) does, but as text. It is empty if it is not UTF-8.
     pub(crate) fn text_of(&self, kind: u8) -> Option<&str> {
         let value = self.value_of(kind)?;
         Some(std::str::from_utf8(value).unwrap_or_default())
     }
 
-    /// Replaces the field `number`, counted from 0, of a line whose fields are separated by white space. The other bytes
-    /// stay.
+    /// Replaces the field `number`, counted from 0, in a line whose fields are separated by white space. The other bytes stay.
     ///
-    /// `false`: the line has no such field.
+    /// Returns `false` if the line has no such field.
     pub(crate) fn set_field(&mut self, number: usize, field: &str) -> bool {
         let start = 2.min(self.text.len());
         let found = fields(&self.text[start..]).nth(number);
@@ -122,7 +121,7 @@ impl Line {
 }
 
 impl fmt::Debug for Line {
-    /// Lines may contain encryption keys, so the output hides them.
+    /// Hides the content of the line, because lines may contain encryption keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self
             .value_of(b'a')
@@ -134,13 +133,13 @@ impl fmt::Debug for Line {
     }
 }
 
-/// The bytes of a text within a line, without line breaks: they would begin another line.
+/// Returns the bytes of a text without its line breaks, which would begin another line.
 fn one_line(text: &str) -> impl Iterator<Item = u8> + '_ {
     text.bytes()
         .filter(|byte| !matches!(byte, b'\r' | b'\n' | 0))
 }
 
-/// The positions of a line's fields.
+/// Returns the positions of a line's fields.
 fn fields(text: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -152,22 +151,22 @@ fn fields(text: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     })
 }
 
-/// The lines of the session, or those of a medium from its `m=` onwards.
+/// The lines of the session, or those of a medium, which begin with its `m=` line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
     lines: Vec<Line>,
-    /// The ending of new lines.
+    /// The ending that new lines get.
     ending: Ending,
 }
 
 impl Section {
-    /// All lines in order.
+    /// Returns all lines in order.
     #[must_use]
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }
 
-    /// The value of the first line of a kind.
+    /// Returns the value of the first line of a kind.
     #[must_use]
     pub fn value_of(&self, kind: u8) -> Option<&[u8]> {
         self.lines.iter().find_map(|line| line.value_of(kind))
@@ -177,20 +176,20 @@ impl Section {
         self.lines.iter().find_map(|line| line.text_of(kind))
     }
 
-    /// The first line of a kind, for edits.
+    /// Returns the first line of a kind, so that it can be changed.
     pub(crate) fn line_mut(&mut self, kind: u8) -> Option<&mut Line> {
         let mut lines = self.lines.iter_mut();
         lines.find(|line| line.value_of(kind).is_some())
     }
 
-    /// Attributes in order, `a=NAME:VALUE` or `a=NAME`; the value of the second form is empty. Attributes that are not
-    /// UTF-8 are skipped.
+    /// Returns the names and values of all attributes in order. An attribute is `a=NAME:VALUE`, or `a=NAME` with an empty value. Attributes
+    /// that are not UTF-8 are skipped.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         let texts = self.lines.iter().filter_map(|line| line.text_of(b'a'));
         texts.map(|text| text.split_once(':').unwrap_or((text, "")))
     }
 
-    /// The value of the first attribute `name`.
+    /// Returns the value of the first attribute `name`.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let mut attributes = self.attributes();
@@ -202,15 +201,16 @@ impl Section {
         self.insert(self.end(), &attribute_line(name, value));
     }
 
-    /// The position for a new last line: before a blank one, where many parsers stop (RFC 8866 has no blank lines).
+    /// Returns the position at which a new last line is inserted. It is before a blank line, because many parsers stop there (RFC 8866 has
+    /// no blank lines).
     fn end(&self) -> usize {
         let is_blank = |line: &Line| line.text.trim_ascii().is_empty();
         let blank = self.lines.iter().position(is_blank);
         blank.unwrap_or(self.lines.len())
     }
 
-    /// Replaces the value of the first attribute `name`, and removes the others of that name. If there is none, adds
-    /// one at the end.
+    /// Replaces the value of the first attribute `name`, and removes further attributes of this name. If there is none, adds one at the
+    /// end.
     pub fn set_attribute(&mut self, name: &str, value: &str) {
         let text = attribute_line(name, value);
         let is_it = |line: &Line| is_attribute(line, |found, _| found == name);
@@ -237,7 +237,7 @@ impl Section {
         self.lines.iter_mut().for_each(edit);
     }
 
-    /// The position after the last line for which `is_before` is true.
+    /// Returns the position after the last line for which `is_before` is true.
     pub(crate) fn place_behind(&self, is_before: impl Fn(&Line) -> bool) -> usize {
         self.lines
             .iter()
@@ -278,15 +278,15 @@ fn is_attribute(line: &Line, is_meant: impl Fn(&str, &str) -> bool) -> bool {
 pub struct Sdp {
     /// The lines up to the first `m=`.
     pub session: Section,
-    /// The media, each from its `m=` onwards. An offer and its answer have the same number of media in the same order.
+    /// The media, each beginning with its `m=` line. An offer and its answer have the same number of media in the same order.
     pub media: Vec<Section>,
 }
 
 impl Sdp {
-    /// Splits a description into lines. It checks no line except for the version.
+    /// Splits a description into lines. Only the line with the version is checked.
     ///
     /// # Errors
-    /// If the version is another one, or if there is too much of something.
+    /// Fails if the version is not 0, or if the description is too large.
     pub fn parse(bytes: &[u8]) -> Result<Sdp, SdpError> {
         let bounded = |what, found, allowed| {
             if found <= allowed {
@@ -330,11 +330,11 @@ impl Sdp {
         Ok(sdp)
     }
 
-    /// Adds a medium with this `m=` line after the others.
+    /// Adds a medium with this `m=` line after the other media.
     pub(crate) fn add_media(&mut self, line: &str) {
         let ending = self.session.ending;
         let last = self.media.last_mut().unwrap_or(&mut self.session);
-        // Blank lines stay at the end of the description.
+        // Blank lines stay at the end of the whole description.
         let blank = last.lines.split_off(last.end());
         if let Some(line) = last.lines.last_mut()
             && line.ending == Ending::Missing
@@ -349,7 +349,7 @@ impl Sdp {
         self.media.push(Section { lines, ending });
     }
 
-    /// The description's bytes.
+    /// Returns the description's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let sections = std::iter::once(&self.session).chain(&self.media);

@@ -1,4 +1,4 @@
-//! Meanings of a session's or a medium's lines: addresses, ports, directions, packet times, encryption.
+//! The meanings of lines: addresses, ports, directions, packet times and encryption, of the session or of a medium.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use super::document::{Line, Sdp, SdpError, Section};
 pub struct MediaLine<'a> {
     /// The kind of media, for example `audio`.
     pub kind: &'a str,
-    /// The port. 0: the medium is rejected (RFC 3264, section 6), or only offered (section 5.1).
+    /// The port. 0 means that the medium is rejected (RFC 3264, section 6), or only offered (section 5.1).
     pub port: u16,
-    /// The number of ports; hardly ever present.
+    /// The number of ports, which is rarely present.
     pub count: Option<u16>,
     /// The protocol, for example `RTP/AVP`.
     pub protocol: &'a str,
-    /// The formats; for RTP, payload types.
+    /// The formats. For RTP, these are payload types.
     pub formats: Vec<&'a str>,
 }
 
@@ -30,8 +30,8 @@ impl MediaLine<'_> {
     }
 }
 
-/// The parts of an `m=` line that it keeps when it is rejected: all except its port. "Any media formats listed are ignored. At
-/// least one MUST be present, as specified by SDP" (RFC 3264, section 6).
+/// The parts that an `m=` line keeps when it is rejected: all except its port. "Any media formats listed are ignored. At least one MUST be
+/// present, as specified by SDP" (RFC 3264, section 6).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MediaOutline {
     /// The kind of media, for example `audio`.
@@ -43,28 +43,28 @@ pub struct MediaOutline {
 }
 
 impl MediaOutline {
-    /// The line with port 0.
+    /// Returns the `m=` line with port 0.
     pub(crate) fn rejected(&self) -> String {
         let formats = self.formats.join(" ");
         format!("m={} 0 {} {formats}", self.kind, self.protocol)
     }
 }
 
-/// Most formats of a line: RTP has 128 payload types.
+/// Maximum number of formats of a line. RTP has 128 payload types.
 const FORMATS_MAX: usize = 128;
 
 /// The destination for media: `c=IN IP4 192.0.2.1` (RFC 8866, section 5.7).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// An address without the TTL and count of multicast.
+    /// An IP address. The TTL and the count of a multicast address are left out.
     Ip(IpAddr),
     /// A host name.
     Name(String),
 }
 
 impl Address {
-    /// Whether the address is `0.0.0.0`, which clients of RFC 2543 use for hold (RFC 3264, section 8.4): nothing is sent
-    /// to it.
+    /// Whether the address is `0.0.0.0` or `::`, to which nothing is sent. Clients of RFC 2543 put a call on hold with it (RFC 3264,
+    /// section 8.4).
     #[must_use]
     pub fn is_hold(&self) -> bool {
         matches!(self, Address::Ip(ip) if ip.is_unspecified())
@@ -74,7 +74,7 @@ impl Address {
 /// The direction of media, from the author's view (RFC 8866, section 6.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Direction {
-    /// "If none of the attributes [...] is present, "sendrecv" SHOULD be assumed".
+    /// The author sends and receives. "If none of the attributes [...] is present, "sendrecv" SHOULD be assumed".
     #[default]
     SendRecv,
     /// The author only sends.
@@ -93,7 +93,7 @@ impl Direction {
         Direction::Inactive,
     ];
 
-    /// The attribute's name.
+    /// Returns the attribute's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -108,7 +108,7 @@ impl Direction {
         Direction::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// The direction from the other side's view.
+    /// Returns the direction as the other side sees it.
     #[must_use]
     pub fn reversed(self) -> Direction {
         match self {
@@ -147,10 +147,10 @@ pub struct RtcpAttribute {
 }
 
 impl Section {
-    /// The `m=` line.
+    /// Returns the `m=` line.
     ///
     /// # Errors
-    /// If it is missing or malformed.
+    /// Fails if the line is missing or malformed.
     pub fn media_line(&self) -> Result<MediaLine<'_>, SdpError> {
         let value = self.text_of(b'm').unwrap_or_default();
         let malformed = || {
@@ -176,7 +176,7 @@ impl Section {
         })
     }
 
-    /// Kind, protocol and formats of the `m=` line. Missing parts of a malformed line become those of plain audio.
+    /// Returns kind, protocol and formats of the `m=` line. If the line is malformed, missing parts are filled in as for plain audio.
     #[must_use]
     pub fn outline(&self) -> MediaOutline {
         let value = self.text_of(b'm').unwrap_or_default();
@@ -194,8 +194,8 @@ impl Section {
         }
     }
 
-    /// Rejects the medium: port 0, and the rest of `outline` (RFC 3264, section 6). Attributes of keys, and of replaced
-    /// formats, are removed.
+    /// Rejects the medium: its `m=` line gets port 0 and the parts of `outline` (RFC 3264, section 6). Attributes about keys, and about
+    /// formats that were replaced, are removed.
     pub fn reject(&mut self, outline: &MediaOutline) {
         let is_same = self.media_line().is_ok() && self.outline() == *outline;
         if is_same {
@@ -209,7 +209,7 @@ impl Section {
         self.remove_attributes(|name, _| name == "crypto");
     }
 
-    /// Replaces the port, and a port count.
+    /// Replaces the port. If the line has a port count, removes it.
     pub fn set_port(&mut self, port: u16) {
         self.set_media_field(1, &port.to_string());
     }
@@ -235,10 +235,10 @@ impl Section {
         }
     }
 
-    /// The address of this section's own `c=` line.
+    /// Returns the address of this section's own `c=` line.
     ///
     /// # Errors
-    /// If the line is malformed.
+    /// Fails if the line is malformed.
     pub fn connection(&self) -> Result<Option<Address>, SdpError> {
         let Some(value) = self.text_of(b'c') else {
             return Ok(None);
@@ -252,8 +252,8 @@ impl Section {
         })
     }
 
-    /// Replaces the address of this section's `c=` line. If it has none, adds one at its place: after a medium's `m=` and `i=`
-    /// (RFC 8866, section 9).
+    /// Replaces the address of this section's `c=` line. If the section has none, adds one at the right place, which is after `m=` and `i=`
+    /// in a medium (RFC 8866, section 9).
     pub fn set_connection(&mut self, address: IpAddr) {
         let (family, address) = (family(address), address.to_string());
         if let Some(line) = self.line_mut(b'c') {
@@ -265,7 +265,7 @@ impl Section {
         self.add_connection(&format!("IN {family} {address}"));
     }
 
-    /// Adds a `c=` line with this value at its place.
+    /// Adds a `c=` line with this value at the right place.
     pub(crate) fn add_connection(&mut self, value: &str) {
         let kinds: &[u8] = match self.value_of(b'm') {
             Some(_) => b"mi",
@@ -276,7 +276,7 @@ impl Section {
         self.insert(place, &format!("c={value}"));
     }
 
-    /// This section's own direction; the last one if there are several.
+    /// Returns this section's own direction. If there are several, returns the last one.
     #[must_use]
     pub fn own_direction(&self) -> Option<Direction> {
         let directions = self
@@ -303,19 +303,19 @@ impl Section {
         }
     }
 
-    /// Milliseconds of media in a packet, from the attribute `ptime` or `maxptime` (RFC 8866, sections 6.4 and 6.5). `None`: it
-    /// is missing or invalid.
+    /// Returns the milliseconds of media in a packet, from the attribute `ptime` or `maxptime` (RFC 8866, sections 6.4 and 6.5). `None`:
+    /// the attribute is missing or invalid.
     #[must_use]
     pub fn packet_time_ms(&self, name: &str) -> Option<u32> {
         let value = self.attribute(name)?.trim();
-        // AES67 uses fractions.
+        // The value need not be whole, because AES67 uses fractions.
         let ms: f64 = value.parse().ok()?;
         (1.0..=PTIME_MS_MAX)
             .contains(&ms)
             .then_some(ms.round() as u32)
     }
 
-    /// The address for RTCP, if the description has one. A malformed attribute counts as absent: see [`faults`](Self::faults).
+    /// Returns the address for RTCP, if the description has one. A malformed attribute counts as absent: see [`faults`](Self::faults).
     #[must_use]
     pub fn rtcp(&self) -> Option<RtcpAttribute> {
         let value = self.attribute("rtcp")?.trim();
@@ -328,8 +328,8 @@ impl Section {
         Some(RtcpAttribute { port, address })
     }
 
-    /// Parts that count as absent: malformed attributes and, in RTP audio, formats other than payload types. The description is
-    /// usable without them. With `mux`, RTP and RTCP share a port.
+    /// Returns the parts that count as absent: malformed attributes and, in RTP audio, formats that are not payload types. The description
+    /// can be used without them. `mux` means that RTP and RTCP share a port.
     #[must_use]
     pub fn faults(&self, mux: bool) -> Vec<SdpError> {
         let mut faults = Vec::new();
@@ -356,14 +356,14 @@ impl Section {
     }
 }
 
-/// No application uses longer packets.
+/// Maximum packet time, ms. No application uses longer packets.
 const PTIME_MS_MAX: f64 = 1000.0;
 
 impl Sdp {
-    /// The address of the medium with this index: from its own `c=` line, or else from the session's (RFC 8866, section 5.7).
+    /// Returns the address of the medium with this index: from its own `c=` line, or else from the session's (RFC 8866, section 5.7).
     ///
     /// # Errors
-    /// If both are missing, or the line is malformed.
+    /// Fails if both lines are missing, or the line is malformed.
     pub fn address(&self, index: usize) -> Result<Address, SdpError> {
         let media = self.media.get(index);
         let own = media.map_or(Ok(None), Section::connection)?;
@@ -371,14 +371,15 @@ impl Sdp {
             .ok_or_else(|| SdpError::line(b"", "a c= line in the session, or in each medium"))
     }
 
-    /// The direction of the medium with this index, or else of the session.
+    /// Returns the direction of the medium with this index, or that of the session if the medium has none.
     #[must_use]
     pub fn direction(&self, index: usize) -> Direction {
         let own = self.media.get(index).and_then(Section::own_direction);
         own.or(self.session.own_direction()).unwrap_or_default()
     }
 
-    /// An attribute of the medium with this index, or else of the session, such as `setup`, `fingerprint` or `ice-ufrag`.
+    /// Returns an attribute of the medium with this index, such as `setup`, `fingerprint` or `ice-ufrag`, or that of the session if the
+    /// medium has none.
     #[must_use]
     pub fn attribute(&self, index: usize, name: &str) -> Option<&str> {
         let own = self
@@ -400,7 +401,7 @@ impl Sdp {
         self.attribute(index, "fingerprint").is_some()
     }
 
-    /// Adds a rejected medium after the others.
+    /// Adds a rejected medium after the other media.
     pub(crate) fn add_rejected(&mut self, outline: &MediaOutline) {
         self.add_media(&outline.rejected());
     }
@@ -421,7 +422,7 @@ impl Sdp {
         self.set_origin_field(2, &version.to_string());
     }
 
-    /// `o=USERNAME ID VERSION IN IP4 ADDRESS` (RFC 8866, section 5.2).
+    /// Replaces a field of `o=USERNAME ID VERSION IN IP4 ADDRESS` (RFC 8866, section 5.2).
     fn set_origin_field(&mut self, number: usize, field: &str) {
         if let Some(line) = self.session.line_mut(b'o') {
             line.set_field(number, field);
@@ -436,7 +437,7 @@ fn family(address: IpAddr) -> &'static str {
     }
 }
 
-/// Reads `IN IP4 192.0.2.1`, which may be followed by a TTL or count of multicast.
+/// Reads `IN IP4 192.0.2.1`, which may be followed by the TTL or the count of a multicast address.
 fn address(text: &str) -> Option<Address> {
     let mut fields = text.split_whitespace();
     let (Some("IN"), Some(family), Some(host), None) =
@@ -478,7 +479,7 @@ mod tests {
 
     #[test]
     fn media_lines_addresses_and_directions_are_read() {
-        // Composed of RFC 4317, section 2.1, RFC 8866, section 5.7 and RFC 3605, section 2.1.
+        // The description combines examples of RFC 4317, section 2.1, RFC 8866, section 5.7, and RFC 3605, section 2.1.
         let sdp = parse(OFFER);
         let audio = sdp.media[0].media_line().expect("m=");
         assert_eq!(
@@ -589,7 +590,7 @@ mod tests {
 
     #[test]
     fn both_forms_of_hold_are_recognised() {
-        // RFC 3264, section 8.4, and the older form that it mentions.
+        // The examples are those of RFC 3264, section 8.4, and the older form that it mentions.
         let old = parse("v=0\nc=IN IP4 0.0.0.0\nm=audio 1 RTP/AVP 0\n");
         assert!(old.address(0).expect("an address").is_hold());
         let new = parse("v=0\nc=IN IP4 192.0.2.1\nm=audio 1 RTP/AVP 0\na=sendonly\n");

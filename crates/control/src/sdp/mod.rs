@@ -1,7 +1,7 @@
-//! Session descriptions (RFC 8866) from SIP clients: reading and writing keep every byte that no edit changes.
+//! Session descriptions (RFC 8866) from SIP clients. Reading and writing keep every byte that no edit changes.
 //!
-//! [`Sdp`] holds the lines of the session and of each medium. The meaning of a line is read on demand, and edits touch only their
-//! own lines. Unknown lines and attributes stay in order.
+//! [`Sdp`] contains the lines of the session and of each medium. The meaning of a line is read only when it is needed, and an edit changes
+//! only its own line. Unknown lines and attributes stay in their order.
 
 mod codecs;
 mod document;

@@ -1,6 +1,6 @@
-//! Random sequences of offers, answers, deletes and re-offers, with retransmissions, forks and a lack of ports. The registry
-//! never leaks a port and never mixes up two calls. A simple model tells how many ports each dialog has. A second registry, whose
-//! process never restarts, tells each reply and each stream's specification.
+//! Random sequences of offers, answers, deletes and re-offers, with retransmissions, forks and a lack of ports. The registry must never
+//! leak a port or mix up two calls. A simple model predicts how many ports each dialog has. A second registry, whose process never
+//! restarts, predicts each reply and the specification of each stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use threadbare_control::ng::{Dictionary, Encoding, Incoming, RequestTable, Value
 const S: u64 = 1_000_000_000;
 const OFFER_TIMEOUT_NS: u64 = 30 * S;
 const DELAY_NS: u64 = 3 * S;
-/// RFC 3261, section 16.6, timer C.
+/// How long a branch may ring (RFC 3261, section 16.6, timer C).
 const RINGING_NS: u64 = 180 * S;
 
 const CALLS: usize = 3;
@@ -22,20 +22,20 @@ const BRANCHES: usize = 3;
 enum Kind {
     Audio,
     Video,
-    /// Port 0.
+    /// The line is rejected: its port is 0.
     None,
 }
 
 /// A request about a dialog.
 #[derive(Debug, Clone)]
 enum Ask {
-    /// An offer by this party (0: the caller), found by tags or by branch, with these lines.
+    /// An offer by this party (0 is the caller) with these lines. Its dialog is found by the tags or by the branch.
     Offer {
         party: usize,
         by_tags: bool,
         kinds: Vec<Kind>,
     },
-    /// An answer that accepts some lines; a second phone may answer.
+    /// An answer that accepts some of the lines. A second phone may answer too.
     Answer {
         accepted: Vec<bool>,
         phone: usize,
@@ -43,7 +43,7 @@ enum Ask {
     },
     /// A `delete` that finds the dialog by tags or by branch, at once or later.
     Delete { by_tags: bool, is_late: bool },
-    /// All dialogs of the call, at once.
+    /// A `delete` of all dialogs of the call, at once.
     DeleteAll,
 }
 
@@ -52,17 +52,17 @@ struct Step {
     call: usize,
     branch: usize,
     ask: Ask,
-    /// Seconds before the request.
+    /// Number of seconds before the request.
     wait_s: u64,
     /// Number of retransmissions.
     again: usize,
-    /// No port is free.
+    /// Whether all ports are in use.
     is_full: bool,
-    /// The process restarts before the request.
+    /// Whether the process restarts before the request.
     is_restarted: bool,
 }
 
-/// The model of a dialog. For each line: the agreed state, and the ports that the last offer opened.
+/// The model of a dialog. For each line, it has the agreed state and the ports that the last offer opened.
 #[derive(Debug, Clone, Default)]
 struct Twin {
     agreed: Vec<Option<Kind>>,
@@ -134,12 +134,12 @@ struct Model {
     still: Bench,
     table: RequestTable<u8>,
     twins: BTreeMap<(usize, usize), Twin>,
-    /// The call of each port.
+    /// The call that owns each port.
     owners: BTreeMap<u16, usize>,
     cookies: usize,
 }
 
-/// Each call and party has its own address.
+/// Returns the address of a party. Each party of each call has its own.
 fn ip(call: usize, party: usize) -> String {
     format!("198.51.{}.{}", 100 + call, party + 1)
 }
@@ -235,7 +235,7 @@ impl Model {
         for port in after.difference(&before) {
             self.owners.insert(*port, call);
         }
-        // No ports of other calls open or close.
+        // Ports of other calls must neither open nor close.
         let others = |open: &BTreeSet<u16>| {
             open.iter()
                 .copied()
@@ -258,7 +258,7 @@ impl Model {
         let mut keys = vec![("call-id", format!("call-{call}"))];
         let via = ("via-branch", format!("branch-{branch}"));
         let twin = self.twins.get(&(call, branch)).cloned();
-        // The tag is that of the party that answered last.
+        // The party's tag is that of the phone that answered last.
         let phone = twin.as_ref().and_then(|twin| twin.phones.last().copied());
         match &step.ask {
             Ask::Offer {
@@ -323,12 +323,12 @@ impl Model {
                         ("to-tag", tag(branch, *other)),
                     ]),
                 }
-                // A new tag does not tell the branch.
+                // A tag that the registry does not know yet does not identify the branch.
                 if *by_branch || !is_known && author == 0 {
                     keys.push(via);
                 }
                 if twin.is_none() {
-                    // The answer may find another branch's offer, as documented; this is not tested here.
+                    // As documented, the answer may find the offer of another branch. This test does not check that.
                     return true;
                 }
                 let done = self.send(&keys, step.again);
@@ -357,7 +357,7 @@ impl Model {
                 };
                 let done = self.send(&keys, step.again);
                 let due_ns = if *is_late { now_ns + DELAY_NS } else { now_ns };
-                // Unanswered branches of the same caller may still ring.
+                // Other branches of the same caller may still ring, and their dialogs stay.
                 let leaves = by_tags.is_some() && twin.is_answered;
                 for (key, one) in self.twins.iter_mut().filter(|(key, _)| key.0 == call) {
                     let at_ns = if key.1 == branch {
@@ -385,7 +385,7 @@ impl Model {
     }
 
     fn check(&self) {
-        // Stream numbers start again if no call is left that knows them; their order stays.
+        // The numbers of streams may start again if no call is left that uses them. Only their order must stay the same.
         let carried = |bench: &Bench| {
             let all = bench.carried().into_iter();
             let all = all.map(|(_, call, spec, ports)| (call, spec, ports));

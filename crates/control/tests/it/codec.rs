@@ -1,5 +1,5 @@
-//! The codec rules, each with a quotation from the public documentation of the ng protocol (docs/ng_control_protocol.md of
-//! rtpengine, "Optionally included codec manipulations", and "Transcoding").
+//! The codec rules. Each has a quotation from the public documentation of the ng protocol (docs/ng_control_protocol.md of rtpengine,
+//! "Optionally included codec manipulations" and "Transcoding").
 
 use proptest::prelude::*;
 use threadbare_control::codec::{Answer, NoCommonCodec, Offer, Route, Rules, Then, answer, offer};
@@ -14,7 +14,7 @@ const PCMU: &str = "0 PCMU/8000";
 const PCMA: &str = "8 PCMA/8000";
 const G722: &str = "9 G722/8000";
 
-/// The codecs of a list of `NUMBER RTPMAP`.
+/// Creates the codecs of a list of `NUMBER RTPMAP`.
 fn codecs(list: &[&str]) -> Vec<Codec> {
     let numbers: Vec<_> = list
         .iter()
@@ -49,7 +49,7 @@ fn answered(offer: &Offer, list: &[&str]) -> Answer {
     answer(offer, &codecs(list), false).unwrap()
 }
 
-/// Routes as `RECEIVED passes as SENT`, or other treatments.
+/// Describes routes, for example as `RECEIVED passes as SENT`.
 fn routes(routes: &[Route]) -> Vec<String> {
     let one = |route: &Route| {
         let then = match &route.then {
@@ -75,7 +75,7 @@ fn without_rules_the_parties_negotiate_the_codecs() {
     assert!(!offer.is_engaged);
     let found = answered(&offer, &[G729, "97 telephone-event/8000"]);
     assert_eq!(shown(&found.to_offerer), [G729, EVENTS]);
-    // Numbers belong to the side that gave them (RFC 3264, section 5.1).
+    // Payload types belong to the side that gave them (RFC 3264, section 5.1).
     assert_eq!(
         routes(&found.from_offerer),
         ["18 passes as 18", "101 passes as 97"]
@@ -235,7 +235,8 @@ fn transcode_after_strip_all_restores_an_offered_codec_and_adds_others() {
 
 #[test]
 fn transcode_flags_set_the_order_after_strip_mask_or_consume_all() {
-    // Such a codec counts as one of `offer`, whose order is the preference. The same applies to added codecs.
+    // A codec that stays because it is in `transcode` counts as one of `offer`, whose order is the order of preference. The same applies to
+    // added codecs.
     for all in ["strip", "mask", "consume"] {
         let flags = format!("codec-{all}-all codec-transcode-G722 codec-transcode-PCMA");
         assert_eq!(outgoing(&[PCMU, PCMA], &flags), [G722, PCMA], "{flags}");
@@ -247,7 +248,7 @@ fn transcode_flags_set_the_order_after_strip_mask_or_consume_all() {
             "{flags}"
         );
     }
-    // Codecs that stay anyway precede them too, as in rtpengine.
+    // Codecs that stay anyway precede those of `transcode` too, as in rtpengine.
     let flags = "codec-mask-all codec-except-PCMA codec-transcode-G722 codec-transcode-PCMU";
     assert_eq!(outgoing(&[PCMU, PCMA], flags), [PCMA, G722, PCMU]);
     // Without `all`, the offerer's preference stays.
@@ -298,8 +299,8 @@ fn a_consumed_codec_is_not_offered_and_enables_transcoding() {
 
 #[test]
 fn an_accepted_codec_is_offered_and_used_even_if_refused() {
-    // "a codec listed under accept will still be offered to the remote peer, but if the remote peer rejects it, it will still be
-    // accepted towards the original offerer and then used for transcoding". The offerer's order counts.
+    // "a codec listed under accept will still be offered to the remote peer, but if the remote peer rejects it, it will still be accepted
+    // towards the original offerer and then used for transcoding". The order is that of the offerer.
     let list = [OPUS, PCMU, EVENTS];
     let offer = offered(&list, "codec-accept-opus");
     assert_eq!(shown(offer.codecs()), list);
@@ -309,12 +310,12 @@ fn an_accepted_codec_is_offered_and_used_even_if_refused() {
         routes(&found.from_offerer),
         ["96 becomes 0 PCMU/8000", "0 passes as 0"]
     );
-    // A codec that cannot be transcoded is offered all the same, together with the others.
+    // A codec that cannot be transcoded is still offered, together with the others.
     let passed = [G729, PCMU, EVENTS];
     for flags in ["codec-accept-G729", "codec-accept-PCMU", "always-transcode"] {
         let offer = offered(&passed, flags);
         assert_eq!(shown(offer.codecs()), passed, "{flags}");
-        // If the other side accepts only this codec, there is none to convert to.
+        // If the other side accepts only this codec, the relay has nothing to convert to.
         let found = answered(&offer, &[G729]);
         assert_eq!(shown(&found.to_offerer), [G729], "{flags}");
         assert_eq!(routes(&found.from_offerer), ["18 passes as 18"], "{flags}");
@@ -358,7 +359,7 @@ fn events_become_tones_and_tones_become_events() {
 
 #[test]
 fn events_have_the_clock_of_their_audio() {
-    // RFC 7587, section 4.1: the clock rate of Opus is 48 kHz. rtpengine 10.5.3.5 offers the same codecs, with the number 97.
+    // The clock rate of Opus is 48 kHz (RFC 7587, section 4.1). rtpengine 10.5.3.5 offers the same codecs, with payload type 97.
     let offer = offered(&[PCMU, EVENTS], "codec-transcode-opus");
     let events = "97 telephone-event/48000";
     assert_eq!(shown(offer.codecs()), [PCMU, OPUS, EVENTS, events]);
@@ -381,7 +382,7 @@ fn events_have_the_clock_of_their_audio() {
     assert_eq!(found.detects_keys, [false; 2]);
     // An offerer without events gets none.
     assert_eq!(outgoing(&[PCMU], "codec-transcode-opus"), [PCMU, OPUS]);
-    // Requested events have each clock of the audio, as in rtpengine.
+    // If the request adds events, they are added for each clock rate of the audio, as in rtpengine.
     let transcode = "codec-transcode-telephone-event";
     assert_eq!(
         outgoing(&[PCMU, OPUS], transcode),
@@ -455,7 +456,7 @@ fn set_applies_options_to_matching_codecs() {
 
 #[test]
 fn an_answer_may_have_other_payload_types_than_the_offer() {
-    // RFC 3264, section 6.1: the same number SHOULD be used in the answer, so another one is allowed.
+    // The same number SHOULD be used in the answer (RFC 3264, section 6.1), so another number is allowed.
     let offer = offered(&[OPUS, PCMU], "codec-transcode-PCMA");
     let found = answered(&offer, &["111 opus/48000/2"]);
     assert_eq!(shown(&found.to_offerer), [OPUS]);
@@ -463,12 +464,12 @@ fn an_answer_may_have_other_payload_types_than_the_offer() {
     assert_eq!(routes(&found.from_answerer), ["111 passes as 96"]);
 }
 
-/// Offers and answers that Debian's rtpengine 10.5.3.5 wrote for the same requests to its ng port. Two cases are omitted: codecs
-/// that it adds unasked (telephone events at Opus's rate), and answers in which it names only the first of several codecs that
-/// the rules allow.
+/// The expected values are the offers and answers that Debian's rtpengine 10.5.3.5 wrote for the same requests to its ng port. Two cases
+/// are omitted: codecs that rtpengine adds without a request (telephone events at Opus's rate), and answers in which it names only the
+/// first of several codecs that the rules allow.
 #[test]
 fn rtpengine_gives_the_same_answers() {
-    /// Offered codecs, flags, codecs offered to the other side, its answer, the resulting answer.
+    /// The columns: offered codecs, flags, codecs offered to the other side, the other side's answer, the resulting answer.
     type Row<'a> = (
         &'a [&'a str],
         &'a str,
@@ -609,7 +610,7 @@ fn rtpengine_gives_the_same_answers() {
     }
 }
 
-/// Different codecs with different numbers.
+/// Returns codecs that all differ, with payload types that all differ.
 fn some_codecs() -> impl Strategy<Value = Vec<Codec>> {
     let all = vec![
         OPUS,
@@ -660,7 +661,7 @@ fn some_flags() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-    /// With any rules, each audio codec of an offer can be answered, and then both sides are heard.
+    /// Whatever the rules are, each audio codec of an offer can be answered, and then both sides are heard.
     #[test]
     fn each_offered_codec_can_be_answered(list in some_codecs(), flags in some_flags()) {
         let offer = offer(&list, &rules(&flags));
@@ -673,8 +674,8 @@ proptest! {
         }
     }
 
-    /// With any rules, the numbers of a list differ, each answer has only offered codecs, and the receiver knows the number of
-    /// each packet.
+    /// Whatever the rules are, the payload types of a list differ, an answer has only codecs that were offered, and the receiver knows the
+    /// payload type of each packet.
     #[test]
     fn each_side_has_its_own_payload_types(
         list in some_codecs(),
@@ -714,7 +715,7 @@ proptest! {
                 prop_assert!(knows(receiver, number.0), "{:?}", route);
             }
         }
-        // The preferred codec carries audio.
+        // The preferred codec must carry audio.
         let first = &found.from_offerer[0].then;
         prop_assert!(matches!(first, Then::Pass(_) | Then::Transcode(_)), "{:?}", found.from_offerer);
     }

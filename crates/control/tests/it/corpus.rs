@@ -1,10 +1,10 @@
-//! Replays the fuzzers' corpora with the stable compiler.
+//! Replays the corpora of the fuzz targets with the stable compiler.
 
 use std::path::Path;
 
 use threadbare_control::fuzzing;
 
-/// A target's name in `fuzz/`, with its function.
+/// A target in `fuzz/`: its name and its function.
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: &[Target] = &[

@@ -1,4 +1,4 @@
-//! Requests and descriptions in the form in which proxies and parties send them.
+//! Tests of requests and descriptions, in the form in which proxies and parties send them.
 
 mod calls;
 mod calls_model;

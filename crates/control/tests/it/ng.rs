@@ -1,4 +1,4 @@
-//! Messages of all kinds: written ones are read back, and no bytes do harm.
+//! Messages of all kinds. What is written can be read back, and no input causes a panic.
 
 use proptest::prelude::*;
 use threadbare_control::fuzzing;
@@ -7,7 +7,7 @@ use threadbare_control::ng::{
     NoMessage, Value, write,
 };
 
-/// Values with strings from `string`.
+/// Returns values whose strings come from `string`.
 fn value(string: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         string.clone().prop_map(Value::from),
@@ -36,7 +36,7 @@ fn text() -> BoxedStrategy<Vec<u8>> {
     ".{0,12}".prop_map(String::into_bytes).boxed()
 }
 
-/// Pieces of messages.
+/// Returns pieces of messages.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let known = prop::sample::select(vec![
         "d",
@@ -87,7 +87,8 @@ proptest! {
         prop_assert_eq!(Message::split(&written).unwrap().decode(), Ok(dictionary));
     }
 
-    /// Another implementation, serde_json, reads the same values. In it a key's last value counts, and the order does not.
+    /// Another implementation, serde_json, reads the same values. For it, the last value of a repeated key counts, and the order of keys
+    /// does not matter.
     #[test]
     fn json_is_readable_by_other_parsers(dictionary in dictionary(text())) {
         let written = write(b"c", Encoding::Json, &dictionary);
@@ -95,7 +96,7 @@ proptest! {
         prop_assert_eq!(plain(&Value::Dictionary(dictionary)), other);
     }
 
-    /// A connection gives the written messages, however the stream is divided.
+    /// A connection returns the messages that were written, however the stream is divided.
     #[test]
     fn messages_are_found_in_a_stream(
         said in prop::collection::vec((dictionary(text()), any::<bool>(), "[ \r\n]{0,2}"), 1..5),

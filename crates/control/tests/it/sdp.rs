@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use threadbare_control::fuzzing;
 use threadbare_control::sdp::Sdp;
 
-/// Valid lines, malformed lines, and lines of unknown kinds.
+/// Returns valid lines, malformed lines, and lines of unknown kinds.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let known = prop::sample::select(vec![
         "m=audio 4000 RTP/AVP 0 8 101",

@@ -1,4 +1,4 @@
-//! `docs/ng.md` and `docs/missing.md` say what the code does.
+//! `docs/ng.md` and `docs/missing.md` describe what the code does.
 
 use threadbare_control::calls::words::{Fate, Place, WORDS, documentation, missing_documentation};
 
@@ -35,7 +35,7 @@ fn assert_same(page: &str, table: &str, expected: &str) {
     assert_eq!(table.lines().count(), expected.lines().count());
 }
 
-/// The list of missing parts is for readers of the page; the table is for the code.
+/// The page lists the missing words for its readers. The list must agree with the table that the code uses.
 #[test]
 fn missing_words_are_listed_on_the_page() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ng.md");

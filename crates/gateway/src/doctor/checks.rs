@@ -1,4 +1,4 @@
-//! Judges the readings of a machine. Pure functions: they get readings and return findings, and use no file, clock or socket.
+//! Judges the readings of a machine. The functions are pure: they get readings, return findings, and use no file, clock or socket.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use super::needs::Needs;
 use super::readings::Readings;
 use threadbare_config::PortSpan;
 
-/// Returns one finding for each check, in the order of output.
+/// Returns the findings, one for each check, in the order of output.
 pub(super) fn findings(readings: &Readings, needs: &Needs) -> Vec<Finding> {
     vec![
         descriptors(readings.descriptors, needs.descriptors),
@@ -250,10 +250,10 @@ fn list(spans: &[PortSpan]) -> String {
     spans.collect::<Vec<_>>().join(", ")
 }
 
-/// Number of open files that is good: enough for 3000 streams.
+/// Number of open files that counts as good. It is enough for 3000 streams.
 const DESCRIPTORS_GOOD: u64 = 10_000;
 const BUFFER_BYTES_GOOD: u64 = 4 << 20;
-/// Length of the accept queue that is good: the kernel's default since Linux 5.4.
+/// Length of the accept queue that counts as good. It is the kernel's default since Linux 5.4.
 const BACKLOG_GOOD: u64 = 4096;
 /// Maximum number of ports listed in one line of output.
 const PORTS_SHOWN: usize = 5;
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Each wrong reading gives exactly one finding, with a text and a line that fixes the fault.
+    /// Each wrong reading gives exactly one finding, with a text, and with a line that fixes the fault.
     #[test]
     fn each_fault_has_a_text_and_a_remedy() {
         type Change = fn(&mut Readings);
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    /// The needs of a configuration are known exactly, so a lower limit is bad.
+    /// A configuration states its needs exactly, so a lower limit is bad, and not only worth a note.
     #[test]
     fn a_configuration_that_does_not_fit_is_bad() {
         let needs = Needs {
@@ -436,7 +436,7 @@ mod tests {
         assert!(mend.starts_with("LimitNOFILE=131072 "), "{mend}");
     }
 
-    /// Virtual machines have no CPU governor, which is fine.
+    /// Virtual machines have no CPU governor, which is no fault.
     #[test]
     fn a_machine_without_cpu_governors_has_no_fault() {
         let mut readings = tuned();
@@ -448,7 +448,7 @@ mod tests {
         );
     }
 
-    /// Each address has its own ports. A port at the unspecified address is taken at all addresses.
+    /// Each address has its own ports. A port that is bound at the unspecified address is in use at all addresses.
     #[test]
     fn a_port_counts_as_used_only_at_its_address() {
         let at = |bound: &str, ip: Ipv4Addr| {

@@ -8,13 +8,13 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grade {
     Good,
-    /// Works, with a note for the user.
+    /// The part works, but the user should know something.
     Note,
-    /// Does not work.
+    /// The part does not work.
     Bad,
 }
 
-/// A finding, with a remedy.
+/// The result of a check, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     /// Name of the check. Programs can rely on it.

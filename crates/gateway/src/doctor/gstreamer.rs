@@ -153,7 +153,7 @@ fn load(plugin: &Path) -> miette::Result<String> {
     }
 }
 
-/// The folders in which GStreamer looks for plugins, in its order.
+/// Returns the folders in which GStreamer looks for plugins, in the order in which it does.
 fn plugin_directories() -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for variable in ["GST_PLUGIN_PATH_1_0", "GST_PLUGIN_PATH"] {
@@ -216,7 +216,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Threadbare's own elements, which receive and send.
+/// Threadbare's own elements that receive and send.
 const OWN_ELEMENTS: [&str; 5] = [
     "ts-rtpsrc",
     "ts-rtpg711",

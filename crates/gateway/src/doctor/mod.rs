@@ -36,7 +36,7 @@ pub(crate) struct DoctorArgs {
 /// The report as JSON.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
-    /// Whether no finding is bad; there may be notes.
+    /// Whether no finding is bad. There may be notes.
     works: bool,
     findings: &'a [Finding],
 }
@@ -45,7 +45,7 @@ impl DoctorArgs {
     /// Runs the command. Returns exit status 1 if a finding is bad.
     ///
     /// # Errors
-    /// The configuration cannot be read, or has mistakes.
+    /// Fails if the configuration cannot be read, or has mistakes.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let needs = match &self.config {
             Some(path) => Needs::of(&read_config(path)?),

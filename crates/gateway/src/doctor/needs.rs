@@ -9,7 +9,7 @@ use threadbare_config::{Config, InputSpec, PortSpan, Serving};
 /// The open files and ports that a configuration needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// Open files; `None`: no configuration was given.
+    /// Number of open files. `None`: no configuration was given.
     pub(super) descriptors: Option<u64>,
     /// Media ports, each with its address.
     pub(super) ports: Vec<(IpAddr, PortSpan)>,
@@ -44,7 +44,7 @@ fn ports_of_calls(serving: &Serving) -> Vec<(IpAddr, PortSpan)> {
     interfaces.map(|one| (one.address, one.ports)).collect()
 }
 
-/// The ports of the streams, with adjacent ports merged into one span.
+/// Returns the ports of the streams, with adjacent ports merged into one span.
 fn ports_of_streams(config: &Config) -> Vec<(IpAddr, PortSpan)> {
     let mut all = BTreeSet::new();
     for stream in &config.streams {
@@ -104,7 +104,7 @@ mod tests {
                 "127.0.0.1 7000-7000"
             ]
         );
-        // Four descriptors for each stream and call, and 64 for everything else, as in the warning of `run`.
+        // This is the number in the warning of `run`: four descriptors for each stream and call, and 64 for everything else.
         assert_eq!(needs.descriptors, Some(4 * 4 + 100 * 4 + 64));
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use threadbare_config::PortSpan;
 use threadbare_process::usage;
 
-/// The relevant settings of a machine. `None` and empty lists mean unknown, which is common in containers.
+/// The settings of a machine that the checks need. `None` and empty lists mean unknown, which is common in containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Readings {
     /// Maximum receive buffer of a socket, bytes.
@@ -24,9 +24,9 @@ pub(super) struct Readings {
     pub(super) clock_sources: Vec<String>,
     /// Whether the kernel's clock is synchronised.
     pub(super) is_synchronized: Option<bool>,
-    /// Ports that the kernel assigns automatically.
+    /// Ports that the kernel assigns to programs that ask for any port.
     pub(super) handed_out: Option<PortSpan>,
-    /// Ports excluded from automatic assignment.
+    /// Ports that the kernel never assigns automatically.
     pub(super) reserved: Vec<PortSpan>,
     /// Addresses of the bound UDP sockets in this network namespace.
     pub(super) bound: Vec<SocketAddr>,
@@ -88,8 +88,8 @@ fn spans(text: &str) -> Vec<PortSpan> {
     spans.collect()
 }
 
-/// Parses the addresses in /proc/net/udp or udp6 (proc(5)). The second column has the address as 32-bit words in this machine's
-/// byte order, and the port, both hexadecimal.
+/// Parses the addresses in /proc/net/udp or udp6 (proc(5)). The second column contains the address as 32-bit words in this machine's byte
+/// order, and the port. Both are hexadecimal.
 fn bound(table: &str) -> Vec<SocketAddr> {
     let columns = table.lines().skip(1);
     let addresses = columns.filter_map(|line| address(line.split_whitespace().nth(1)?));

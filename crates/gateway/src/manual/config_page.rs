@@ -1,16 +1,16 @@
-//! The manual page threadbare.toml(5). It is made from the annotated example configurations: a comment in an example is the
-//! text about the key below it.
+//! The manual page threadbare.toml(5). It is made from the annotated example configurations. A comment in an example becomes the text about
+//! the key below it.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::{list_pages, literal, write_title};
 
-/// A part of an example file.
+/// A part of an example configuration.
 #[derive(Debug, PartialEq, Eq)]
 enum Part<'a> {
-    /// The header of a table, with the text above it.
+    /// The header of a table, and the comment above it.
     Table { header: &'a str, text: Vec<&'a str> },
-    /// Keys with their values, with the text above them.
+    /// Keys with their values, and the comment above them.
     Keys {
         lines: Vec<&'a str>,
         text: Vec<&'a str>,
@@ -48,7 +48,7 @@ pub(super) fn page(date: &str) -> Roff {
     roff
 }
 
-/// Writes a part to the page. `is_at_header`: the part follows a header, which has already started a paragraph.
+/// Writes a part to the page. `is_at_header` means that the part follows a header, which has already started a paragraph.
 fn write_part(roff: &mut Roff, part: &Part<'_>, is_at_header: bool) {
     match part {
         Part::Table { header, text } => {

@@ -36,7 +36,7 @@ impl ManArgs {
     /// Writes the pages of `command`.
     ///
     /// # Errors
-    /// The folder or a file in it cannot be created.
+    /// Fails if the folder or a file in it cannot be created.
     pub(crate) fn execute(&self, command: clap::Command) -> miette::Result<ExitCode> {
         write_pages(
             &self.folder,

@@ -19,10 +19,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client. Sends no request.
+    /// Creates a client. This sends no request.
     ///
     /// # Errors
-    /// The URL is not an HTTP URL, or the token cannot be read.
+    /// Fails if the URL is not an HTTP URL, or the token cannot be read.
     pub(super) fn new(base: &str, token_file: Option<&Path>) -> miette::Result<Client> {
         let host = base
             .strip_prefix("http://")
@@ -56,13 +56,13 @@ impl Client {
     /// Sends a GET request, and returns the JSON reply.
     ///
     /// # Errors
-    /// The relay does not answer, or refuses.
+    /// Fails if the relay does not answer, or refuses.
     pub(super) fn get(&self, path: &str) -> miette::Result<Value> {
         let request = self.agent.get(format!("{}{path}", self.base));
         self.read(self.with_token(request).call())
     }
 
-    /// The base URL.
+    /// Returns the base URL.
     pub(super) fn base(&self) -> &str {
         &self.base
     }
@@ -70,14 +70,14 @@ impl Client {
     /// Reads events until the connection ends.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Fails as [`get`](Self::get) does.
     pub(super) fn events(
         &self,
         path: &str,
     ) -> miette::Result<impl Iterator<Item = std::io::Result<Event>>> {
         let request = self.agent.get(format!("{}{path}", self.base));
         let request = self.with_token(request).config();
-        // The reply has no end, so it gets no time limit. But data comes at least every 15 s.
+        // The reply never ends, so it gets no overall time limit. But data must come at least every 15 s.
         let request = request
             .timeout_global(None)
             .timeout_recv_response(Some(PATIENCE))
@@ -94,7 +94,7 @@ impl Client {
     /// Sends a DELETE request, whose reply is empty.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Fails as [`get`](Self::get) does.
     pub(super) fn delete(&self, path: &str) -> miette::Result<()> {
         let request = self.agent.delete(format!("{}{path}", self.base));
         self.read(self.with_token(request).call()).map(|_| ())
@@ -103,7 +103,7 @@ impl Client {
     /// Sends a POST request with a JSON body, and returns the JSON reply, if there is one.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Fails as [`get`](Self::get) does.
     pub(super) fn post(&self, path: &str, body: &Value) -> miette::Result<Value> {
         let request = self.agent.post(format!("{}{path}", self.base));
         let request = self.with_token(request).content_type("application/json");
@@ -165,5 +165,5 @@ fn refusal(problem: &Value) -> miette::Report {
     }
 }
 
-/// Time-out for a reply. The gateway itself always replies sooner.
+/// Time-out for a reply. The gateway always replies sooner.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -53,7 +53,7 @@ impl RemoteCluster {
     /// Runs the command.
     ///
     /// # Errors
-    /// The gateway cannot be reached, or refuses the request.
+    /// Fails if the gateway cannot be reached, or refuses the request.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         match self {
             RemoteCluster::Status(args) => {

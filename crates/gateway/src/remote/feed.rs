@@ -20,7 +20,7 @@ impl<R: std::io::Read> Feed<R> {
     }
 }
 
-/// The iterator ends when the connection ends. Events whose data are not JSON are skipped.
+/// Iterates until the connection ends. Events whose data are not JSON are skipped.
 impl<R: std::io::Read> Iterator for Feed<R> {
     type Item = std::io::Result<Event>;
 

@@ -86,7 +86,7 @@ impl EventsArgs {
     /// Prints events until the gateway ends, or the reader closes the output.
     ///
     /// # Errors
-    /// The gateway cannot be reached, or refuses the request.
+    /// Fails if the gateway cannot be reached, or refuses the request.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let mut out = std::io::stdout().lock();
         let path = if self.cluster {
@@ -112,7 +112,7 @@ impl RemoteCalls {
     /// Runs the command.
     ///
     /// # Errors
-    /// The relay cannot be reached, or refuses the request.
+    /// Fails if the relay cannot be reached, or refuses the request.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         match self {
             RemoteCalls::List(args) => list(args),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Formats a line for each call.
+/// Formats calls as a table, with a line for each call.
 pub(super) fn calls(calls: &[Value]) -> String {
     // If the calls are those of a cluster, each has a node.
     let has_nodes = calls.iter().any(|call| !call["node"].is_null());
@@ -83,7 +83,7 @@ pub(super) fn call(call: &Value) -> String {
     out
 }
 
-/// Removes control characters, because text from the network must not reach a terminal with them.
+/// Removes control characters, because text from the network must not send them to a terminal.
 pub(super) fn plain(text: &str) -> String {
     let odd = |letter: char| {
         if letter.is_control() {
@@ -164,7 +164,7 @@ fn tenths(value: &Value) -> String {
         .map_or("-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// Formats rows with columns as wide as their longest text.
+/// Formats rows, with each column as wide as its longest text.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));

@@ -49,7 +49,7 @@ impl RunArgs {
     /// Runs the command.
     ///
     /// # Errors
-    /// The file has mistakes, or a part cannot be started.
+    /// Fails if the file has mistakes, or a part cannot be started.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let elements = if self.stock {
             Elements::Stock
@@ -226,7 +226,7 @@ impl ServeArgs {
     /// Runs the command.
     ///
     /// # Errors
-    /// An argument is invalid, the file has mistakes, or a part cannot be started.
+    /// Fails if an argument is invalid, the file has mistakes, or a part cannot be started.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         if let Some(path) = &self.config {
             return self.file.run(path, Elements::Threadbare);

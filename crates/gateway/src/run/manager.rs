@@ -12,10 +12,10 @@ use threadbare_streams::reload::NotReloaded;
 /// The service manager that started this process.
 #[derive(Debug)]
 pub(super) struct Manager {
-    /// Watchdog period; `None` without a watchdog.
+    /// Watchdog period. `None`: there is no watchdog.
     period: Option<Duration>,
     next: Instant,
-    /// Why the last reload was refused.
+    /// The reason why the last reload was refused.
     refused: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Manager {
 
     /// Reports that the file is being reloaded. Call [`ready`](Self::ready) afterwards, whether the reload succeeded or not.
     pub(super) fn reloading(&self) {
-        // If the clock cannot be read, the message has no time, and the manager refuses it.
+        // If the clock cannot be read, the message lacks the time, so the manager refuses it.
         let now = NotifyState::monotonic_usec_now();
         let now = now.unwrap_or(NotifyState::MonotonicUsec(0));
         self.tell(&[NotifyState::Reloading, now]);
@@ -69,7 +69,7 @@ impl Manager {
         ]);
     }
 
-    /// Sends no keep-alive, because a thread is stuck. If it stays stuck, the manager restarts the process.
+    /// Withholds the keep-alive, because a thread is stuck. If it stays stuck, the manager restarts the process.
     pub(super) fn starve(&mut self, thread: &str) {
         self.again();
         tracing::error!(
@@ -85,7 +85,7 @@ impl Manager {
     fn line(&self, status: &str) -> String {
         match &self.refused {
             None => status.to_owned(),
-            // A status must be one line.
+            // Line breaks are replaced, because a status is one line.
             Some(reason) => {
                 format!("{status}; the configuration file was refused: {reason}").replace('\n', " ")
             }
@@ -114,5 +114,5 @@ pub(super) fn status(gateway: &Gateway, config: &Config, calls: Option<usize>) -
     parts.join(", ")
 }
 
-/// Number of keep-alives within the watchdog's period, so that two may be late.
+/// Number of keep-alives within the watchdog's period. Two of them may be late.
 const FEEDS: u32 = 3;

@@ -31,7 +31,7 @@ use threadbare_watch::{View, Watch};
 /// The configuration to run.
 struct Job {
     config: Config,
-    /// The configuration file; `None` if the configuration is from arguments.
+    /// The configuration file. `None`: the settings came from the command line.
     file: Option<PathBuf>,
     elements: Elements,
     log_format: LogFormat,
@@ -99,7 +99,7 @@ impl Job {
         drop(watch);
         let is_well = cluster.is_none_or(Cluster::end) && is_well;
         tracing::info!("stopped");
-        // A failure exit makes the service manager restart the process.
+        // After a failure exit, the service manager restarts the process.
         Ok(if is_well {
             ExitCode::SUCCESS
         } else {
@@ -109,7 +109,7 @@ impl Job {
 }
 
 impl Job {
-    /// Returns the effect of SIGHUP, which is also sent when a terminal closes.
+    /// Returns what SIGHUP does. This signal is also sent when a terminal closes.
     fn hang_up(&self) -> HangUp {
         if self.file.is_some() && !std::io::stdin().is_terminal() {
             HangUp::Reload
@@ -132,7 +132,7 @@ impl Job {
             config.streams.clear();
         }
         let mut gateway = Gateway::start(config, self.elements).into_diagnostic()?;
-        // Check the streams here: other nodes would find mistakes too late.
+        // Check the streams here, because other nodes would find mistakes only when they start the streams.
         gateway.prepare(&self.config.streams).into_diagnostic()?;
         Ok(gateway)
     }
@@ -147,7 +147,7 @@ impl Job {
         Ok(watch)
     }
 
-    /// Feeds the watchdog, if the control thread makes progress, too.
+    /// Feeds the watchdog, unless the control thread of the calls makes no progress.
     fn feed(&self, manager: &mut Manager, gateway: &Gateway, server: Option<&mut Server>) {
         let calls = match server.map(Server::liveness) {
             Some(Beat::None) => return manager.starve("control"),
@@ -168,7 +168,7 @@ fn watch_recordings(recorder: &Recorder, view: &View) {
     });
 }
 
-/// Hands over this node's streams to other nodes, some at a time.
+/// Hands over this node's streams to other nodes, a few at a time.
 fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
     let mut left = cluster.leave();
     let end = Instant::now() + LEAVE_LIMIT;
@@ -211,7 +211,7 @@ fn say_running(gateway: &Gateway, contexts: u32) {
     }
 }
 
-/// Returns the machine on which this process runs, with its GStreamer.
+/// Describes the machine on which this process runs, with its GStreamer.
 fn this_machine() -> ThisMachine {
     let check_pipeline = |text: &str| {
         threadbare_streams::description::check(text).map_err(|error| error.to_string())
@@ -263,7 +263,7 @@ fn look_at_descriptors(config: &Config) {
     }
 }
 
-/// Returns how many open files the streams and the process need, and how many the maximum number of calls needs.
+/// Returns the number of open files that the streams and the process need, and the number that the allowed calls need.
 pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     let streams = (config.streams.len() * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
     let calls = config.serving.as_ref().map_or(0, |serving| {
@@ -272,14 +272,14 @@ pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     (streams, calls)
 }
 
-/// Time limit for handing over streams. A few move at a time, in half a second, so this is enough for about 4000 streams.
+/// Time limit for handing over streams. A few of them move in half a second, so this is enough for about 4000 streams.
 const LEAVE_LIMIT: Duration = Duration::from_secs(60);
 const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
 /// Time limit for streams to send their received packets after a stop request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sockets of a stream: those for RTP and RTCP, on each side.
+/// Sockets of a stream: for RTP and RTCP, on each side.
 const DESCRIPTORS_PER_STREAM: usize = 4;
 
 /// Sockets of a call: two legs, each with a port for RTP and one for RTCP.

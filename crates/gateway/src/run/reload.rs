@@ -1,4 +1,4 @@
-//! Reloads a configuration in a running process. Changes are applied; streams and calls without changes continue undisturbed.
+//! Reloads a configuration in a running process. Only changed streams and calls are affected.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -61,7 +61,7 @@ impl Job {
         }
         let failed = |error: &dyn std::fmt::Display| NotReloaded::Failed(error.to_string());
         let calls_changed = self.config.serving != config.serving;
-        // Steps that may fail come first, so that a failure changes nothing.
+        // Steps that may fail come first, so that after a failure nothing has changed.
         gateway
             .prepare(&config.streams)
             .map_err(|error| failed(&error))?;
@@ -77,7 +77,7 @@ impl Job {
             }
             server.reopen_records();
         }
-        // In a cluster, streams are only declared. The cluster decides which of them run here.
+        // In a cluster, streams are only declared, and the cluster decides which of them run here.
         let changed = match cluster {
             None => gateway.reload(config.streams.clone(), config.restart),
             Some(cluster) => {

@@ -1,4 +1,4 @@
-//! Traffic from unknown and broken senders. It is not amplified, reaches no third party, and stops no stream.
+//! Traffic from unknown and broken senders. The gateway does not amplify it or send it to third parties, and no stream stops.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Background, Received, call, free_port, knock, receive, rtp, socket};
 use threadbare_streams::pipeline::Elements;
 
-/// Counts packets and bytes from a gateway that has already stopped. All of them are in the socket's buffer.
+/// Counts the packets and bytes from a gateway that has already stopped. All of them are in the socket's buffer by then.
 fn all_that_came(answer: &UdpSocket) -> (usize, usize) {
     answer.set_nonblocking(true).expect("non-blocking");
     let mut buffer = [0; 65_536];
@@ -25,8 +25,8 @@ fn at_20_ms(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A sender sends few packets with large gaps in their numbers. The concealment sends no more packets and no more audio (in the
-/// outgoing encoding) than the sender sent. 200 ms may be added once, which is the longest concealed loss.
+/// A sender sends few packets with large gaps in their numbers. The concealment may send as many packets and as much audio (in the outgoing
+/// encoding) as the sender sent, and no more. 200 ms, the longest concealed loss, may come on top once.
 #[test]
 fn gaps_in_sequence_numbers_cause_no_amplification() {
     for keys in [
@@ -49,9 +49,9 @@ fn gaps_in_sequence_numbers_cause_no_amplification() {
             let (gateway, from, to, answer) = call(keys);
             let mut number = 0_u16;
             for n in 0..20 {
-                // The first two are in sequence, which validates the source (RFC 3550, A.1).
+                // The first two packets are in sequence, which validates the source (RFC 3550, A.1).
                 number += if n == 1 { 1 } else { gap + 1 };
-                // One byte is also a whole Opus packet: 20 ms without content (RFC 6716, section 3.1).
+                // One byte is also a valid Opus packet: 20 ms without content (RFC 6716, section 3.1).
                 let packet = at_20_ms(payload_type, number, &[0x08]);
                 from.send_to(&packet, to).expect("sent");
                 std::thread::sleep(Duration::from_millis(20));
@@ -60,8 +60,8 @@ fn gaps_in_sequence_numbers_cause_no_amplification() {
             let (packets, bytes) = all_that_came(&answer);
             println!("{keys:?}, gap {gap}: {packets} packets, {bytes} bytes");
             let audio_ms = 2 * if payload_type == 96 { 20 * 20 } else { 20 } + 200;
-            // Bytes per millisecond in the outgoing encoding, and packets. The widest encoding needs three packets for 20
-            // ms, and the shortest packet time is 5 ms.
+            // The two limits are the bytes per millisecond in the outgoing encoding, and the number of packets. The widest encoding needs
+            // three packets for 20 ms, and the shortest packet time is 5 ms.
             let (wide, packets_max) = match keys {
                 keys if keys.contains("48000/2") => (192, audio_ms / 20 * 3),
                 keys if keys.contains("L16") => (32, audio_ms / 5),
@@ -78,8 +78,8 @@ fn gaps_in_sequence_numbers_cause_no_amplification() {
     }
 }
 
-/// If packets of GSM, G.729 and other codecs come to streams of G.711, they are dropped, and the stream continues as without
-/// them. G.722 and L16 are accepted if the payload type selects the codec.
+/// If packets of GSM, G.729 and other codecs come to streams of G.711, they are dropped. The stream continues as if they had not come.
+/// G.722 and L16 are accepted if the payload type selects the codec.
 #[test]
 fn packets_with_other_payload_types_stop_no_stream() {
     for keys in [
@@ -153,21 +153,21 @@ fn answering(keys: &str) -> (Background, UdpSocket, SocketAddr) {
     (gateway, socket(), to)
 }
 
-/// An empty receiver report (RFC 3550, section 6.4.2): the eight bytes that are valid RTCP.
+/// Returns an empty receiver report (RFC 3550, section 6.4.2): the eight bytes that are valid RTCP.
 fn empty_report(ssrc: u32) -> Vec<u8> {
     let mut report = vec![0x80, 201, 0, 1];
     report.extend(ssrc.to_be_bytes());
     report
 }
 
-/// Media are not sent to the source of the report, and the true peer is latched without delay.
+/// The relay does not send media to the source of the report, and it accepts the true peer without delay.
 #[test]
 fn a_forged_rtcp_report_does_not_set_the_peers_address() {
     for ssrc in [0x1234, 0x9999] {
         let (_gateway, peer, to) = answering("");
         let stranger = socket();
         stranger.send_to(&empty_report(ssrc), to).expect("sent");
-        // Three packets: the first proves nothing, the second is answered (RFC 3550, A.1).
+        // The first packet does not prove the source, and the second is answered (RFC 3550, A.1).
         for number in 0..3 {
             peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)
                 .expect("sent");
@@ -179,8 +179,8 @@ fn a_forged_rtcp_report_does_not_set_the_peers_address() {
     }
 }
 
-/// A program that restarted sends from another port, with another SSRC. It is accepted half a second after its earlier packets
-/// stopped, not after three seconds.
+/// A program that was restarted sends from another port, with another SSRC. It is accepted half a second after its earlier packets have
+/// stopped, and need not wait three seconds.
 #[test]
 fn a_restarted_sender_is_accepted() {
     let (_gateway, peer, to) = answering("");
@@ -219,7 +219,7 @@ fn audio_may_use_the_default_payload_type_of_events() {
     }
 }
 
-/// While the caller is silent, for example on hold, other senders may try. An excluded sender is never heard.
+/// While the caller is silent, for example on hold, other senders may take its place. An excluded sender is never heard.
 #[test]
 fn silent_caller_is_not_replaced_by_an_excluded_sender() {
     for (keys, takes_over) in [
@@ -230,7 +230,7 @@ fn silent_caller_is_not_replaced_by_an_excluded_sender() {
         let keys = format!("codec = \"PCMU\"\ncodec-out = \"PCMA\"\n{keys}");
         let (_gateway, from, to, answer) = call(&keys);
         knock(&from, to, &answer, 0, 0, &[0xff; 160]);
-        // This address stands for another host. Without the exclusion, it would become the peer after three seconds of silence.
+        // This address stands for another host. If it were not excluded, it would become the peer after three seconds of silence.
         let stranger = std::net::UdpSocket::bind("127.0.0.2:0").expect("loopback has it");
         answer
             .set_read_timeout(Some(Duration::from_millis(20)))

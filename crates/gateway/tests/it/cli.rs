@@ -1,4 +1,4 @@
-//! The program on the command line.
+//! Tests of the program on the command line.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -119,7 +119,7 @@ fn check_demo_receives_all_packets_and_reports_exactly_these_keys(elements: &[&s
         ("packets_sent", 500),
         ("packets_received", 500),
         ("lost", 0),
-        // GStreamer's own elements have no RTCP here.
+        // In these calls, GStreamer's own elements have no RTCP.
         ("byes", if elements.is_empty() { 5 } else { 0 }),
     ] {
         assert_eq!(report[key], value, "{key} in {line}");
@@ -171,7 +171,7 @@ fn an_interrupted_demo_still_prints_its_report() {
         .spawn()
         .expect("runs");
     let pid = nix::unistd::Pid::from_raw(child.id().try_into().expect("a pid"));
-    // The context sleeps until packets come. After this many wake-ups, calls are in progress.
+    // The context sleeps until packets come. After this many wake-ups, the calls have started.
     wait_until(|| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
             .into_iter()
@@ -199,7 +199,7 @@ fn an_interrupted_demo_still_prints_its_report() {
         "{said}"
     );
     assert_eq!(packets("payload_errors"), 0, "{said}");
-    // Each call could have lasted an hour.
+    // Without the interruption, each call would have lasted an hour.
     assert!(packets("packets_sent") < 2 * 3600 * 50, "{said}");
     assert!(output.status.success(), "{said}");
 }
@@ -368,8 +368,8 @@ fn check_sigint_stops_the_gateway_like_sigterm(elements: &[&str]) {
     assert!(running.child.wait().expect("ends").success());
 }
 
-/// A stream whose port is in use fails, waits longer after each attempt, and starts once the port is free. The other
-/// stream runs all the time.
+/// A stream whose port is in use fails. It waits longer after each attempt, and starts once the port is free. The other stream runs all the
+/// time.
 #[test]
 fn a_failing_stream_is_restarted_without_affecting_others() {
     for elements in ELEMENTS {
@@ -402,7 +402,7 @@ fn check_a_failing_stream_is_restarted_without_affecting_others(elements: &[&str
     running.wait_for("stopped");
 }
 
-/// Whatever packets unknown senders send, no stream stops, and the log stays short.
+/// Whatever packets unknown senders send, no stream stops, and the log does not grow much.
 #[test]
 fn garbage_stops_no_stream_and_fills_no_log() {
     for elements in ELEMENTS {
@@ -417,7 +417,7 @@ fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
     let ports = codecs.map(|_| SocketAddr::from(([127, 0, 0, 1], free_port())));
     let mut config = "[contexts]\nwait = 1\n".to_owned();
     if !elements.is_empty() {
-        // GStreamer's jitter buffer does not recover a stream after that many invalid packets.
+        // After so many invalid packets, GStreamer's jitter buffer does not recover a stream, so it is switched off.
         config += "[defaults]\nlatency = 0\n";
     }
     for (codec, listen) in codecs.iter().zip(ports) {
@@ -430,7 +430,7 @@ fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
     running.wait_for("running");
     for to in ports {
         for number in 0..200 {
-            // Lengths, versions, CSRC counts, extensions and paddings of all kinds, some of them wrong.
+            // The packets have lengths, versions, CSRC counts, extensions and paddings of all kinds, some of them wrong.
             let garbage = (0..number)
                 .map(|n| (n * 7 + number * 31) as u8)
                 .collect::<Vec<_>>();
@@ -441,7 +441,7 @@ fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
             from.send_to(&lies, to).expect("sent");
         }
     }
-    // Audible in all codecs; as Opus, one frame of silence. Each has the payload type of its codec.
+    // The payload is audible in all codecs except Opus, where it is one frame of silence. Each stream gets the payload type of its codec.
     for (to, payload_type) in ports.into_iter().zip([0, 8, 96, 96, 0]) {
         let payload = if to == ports[3] {
             vec![0xf8, 0xff, 0xfe]
@@ -456,7 +456,7 @@ fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
     assert!(log.lines().count() < 300, "{log}");
 }
 
-/// Every command that prints ends quietly if nothing reads its output, as `... | head` expects.
+/// Every command that prints ends without an error if nothing reads its output, as `... | head` expects.
 #[test]
 fn output_into_a_closed_pipe_ends_quietly() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -507,7 +507,7 @@ fn output_into_a_closed_pipe_ends_quietly() {
     }
 }
 
-/// Operators get the reason, without source positions.
+/// The error text contains the reason, but no source positions.
 #[test]
 fn failures_are_reported_without_source_locations() {
     let taken = socket();
@@ -529,7 +529,7 @@ fn doctor_names_missing_packages() {
     let directory = tempfile::tempdir().expect("a directory");
     let output = threadbare()
         .arg("doctor")
-        // A GStreamer without any plugin, with a separate registry.
+        // This is a GStreamer without any plugin and with its own registry.
         .env("GST_PLUGIN_SYSTEM_PATH_1_0", directory.path())
         .env("GST_REGISTRY_1_0", directory.path().join("registry"))
         .env_remove("GST_PLUGIN_PATH")
@@ -565,7 +565,7 @@ fn doctor_states_why_a_plugin_does_not_load() {
     );
 }
 
-/// The JSON has the same findings, each with its check and its grade. The exit status shows whether all checks passed.
+/// The JSON has the same findings as the text, each with its check and grade. The exit status shows whether all checks passed.
 #[test]
 fn doctor_prints_json_and_checks_a_configuration() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -611,7 +611,7 @@ fn doctor_prints_json_and_checks_a_configuration() {
     assert!(what.ends_with(&format!("program uses: {port}")), "{what}");
 }
 
-/// The network loses, delays and reorders packets. The gateway sends a packet for each lost one, and its reports are correct.
+/// The network loses, delays and reorders packets. The gateway sends a packet in place of each lost one, and its reports are correct.
 #[test]
 fn demo_conceals_network_losses() {
     let output = threadbare()
@@ -640,7 +640,7 @@ fn demo_conceals_network_losses() {
     assert!(count("rtcp_reports_received") >= 10, "{said}");
 }
 
-/// Streams need no additional threads, even with jitter buffer and RTCP.
+/// Streams need no threads of their own, even with jitter buffer and RTCP.
 #[test]
 fn threads_do_not_grow_with_streams() {
     let threads_of = |streams: u16| {
@@ -677,7 +677,7 @@ fn sigusr1_and_the_end_report_the_counters() {
     let (mut running, _directory) = Running::start(&config, &[]);
     running.wait_for("running");
     let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
-    // Two packets are missing, which the gateway notices when a later one arrives.
+    // Two packets are missing. The gateway notices this when a later packet arrives.
     for number in [next, next + 3] {
         from.send_to(&rtp(0, number, &[0xff; 160]), to)
             .expect("sent");
@@ -741,7 +741,7 @@ fn a_running_gateway_can_be_inspected() {
     running.wait_for("stopped");
 }
 
-/// Rejected packets are counted by reason, and the statistics contain their age.
+/// Rejected packets are counted by reason, and the statistics state when the last ones came.
 #[test]
 fn statistics_separate_garbage_and_strangers() {
     let answer = socket();
@@ -770,7 +770,7 @@ fn statistics_separate_garbage_and_strangers() {
     stranger
         .send_to(&rtp(0, 5, &[0x22; 160]), listen)
         .expect("sent");
-    // After this, the gateway has read all of them.
+    // When this packet has passed, the gateway has read all earlier ones.
     peer.send_to(&rtp(0, 5, &[0x33; 160]), listen)
         .expect("sent");
     while receive(&answer).payload != [g711::ULAW_TO_ALAW[0x33]; 160] {}
@@ -832,7 +832,7 @@ fn failed_start_is_not_reported_as_running() {
 #[test]
 fn statistics_cover_all_streams() {
     const STREAMS: usize = 210;
-    // An address that no other test uses, so that the gateway finds its ports free.
+    // No other test uses this address, so the gateway finds its ports free.
     let reserved = (0..STREAMS)
         .map(|_| std::net::UdpSocket::bind("127.21.0.1:0").expect("a free port"))
         .collect::<Vec<_>>();

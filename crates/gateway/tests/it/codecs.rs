@@ -220,7 +220,7 @@ fn telephone_events_pass_a_conversion() {
         let keys = format!("codec = \"PCMU\"\ncodec-out = \"PCMA\"\n{keys}");
         let (_gateway, from, to, answer) = call(&keys);
         let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
-        // Digit 5, 400 to 1200 timestamp units long, with the end sent three times; the first packet has a marker.
+        // The packets are a digit 5 with 400 to 1200 timestamp units. The end is sent three times, and the first packet has a marker.
         let events = [400_u16, 800, 1200, 1200, 1200].map(u16::to_be_bytes);
         let events = events.iter().enumerate().map(|(n, duration)| {
             let end = if n >= 2 { 0x80 } else { 0 };
@@ -277,7 +277,7 @@ fn telephone_events_pass_with_decoded_audio() {
     while audio < 10 {
         let packet = receive(&answer);
         match packet.payload_type {
-            // 320 units at 8000 Hz.
+            // 40 ms are 320 units at 8000 Hz.
             101 => {
                 assert_eq!(packet.payload, [5, 10, 2, 128]);
                 keys += 1;
@@ -291,7 +291,7 @@ fn telephone_events_pass_with_decoded_audio() {
     assert_eq!(keys, 4);
 }
 
-/// Only the sender is answered, from the port to which it sends.
+/// Only the latched sender is answered, from the port to which it sends.
 #[test]
 fn symmetric_mode_answers_the_latched_peer() {
     for keys in ["codec = \"PCMU\"\ncodec-out = \"PCMA\"\n", ""] {
@@ -306,7 +306,7 @@ fn symmetric_mode_answers_the_latched_peer() {
         );
         let next = knock(&caller, to, &caller, 0, 0, &every_code());
         for number in next..next + 5 {
-            // Packets of another sender are not played and attract no media.
+            // Packets of another sender are not played, and no media are sent to it.
             let forged = rtp(0, number, &[0x11; 160]);
             stranger.send_to(&forged, to).expect("sent");
             let packet = rtp(0, number, &every_code());
@@ -331,12 +331,12 @@ fn symmetric_mode_answers_the_latched_peer() {
     }
 }
 
-/// Packets are joined and split without any change of a byte.
+/// Packets are joined and split without a change to any byte.
 #[test]
 fn a_change_of_the_packet_time_keeps_every_byte() {
     for (ptime, bytes) in [(10, 80), (30, 240), (60, 480)] {
         let (_gateway, from, to, answer) = call(&format!("codec = \"PCMU\"\nptime = {ptime}"));
-        // Send a whole packet time, so that nothing is left over.
+        // These bytes are a whole packet time, so that nothing is left over.
         let next = knock(&from, to, &answer, 0, 0, &vec![0xff; bytes]);
         let said = (0..24 * 160).map(|n: u32| (n * n / 7) as u8);
         let said = said.collect::<Vec<_>>();
@@ -357,7 +357,7 @@ fn a_change_of_the_packet_time_keeps_every_byte() {
     }
 }
 
-/// PCMU -> Opus -> L16/16000 -> PCMA -> L16 at 44100 Hz -> Opus -> PCMU, all in one gateway.
+/// The audio goes PCMU -> Opus -> L16/16000 -> PCMA -> L16 at 44100 Hz -> Opus -> PCMU, through one gateway.
 #[test]
 fn a_tone_passes_a_chain_of_all_codecs() {
     for_all_elements(|elements| {
@@ -375,7 +375,7 @@ fn a_tone_passes_a_chain_of_all_codecs() {
         let ports = (1..codecs.len()).map(|_| free_port()).collect::<Vec<_>>();
         let mut config = "[contexts]\nwait = 5\n".to_owned();
         if elements == Elements::Stock {
-            // GStreamer's jitter buffer needs more settings for L16.
+            // GStreamer's jitter buffer needs more settings for L16, so it is switched off.
             config += "[defaults]\nlatency = 0\n";
         }
         for (n, pair) in codecs.windows(2).enumerate() {
@@ -383,7 +383,7 @@ fn a_tone_passes_a_chain_of_all_codecs() {
                 .get(n + 1)
                 .copied()
                 .unwrap_or(answer.local_addr().expect("bound").port());
-            // 10 ms, because a packet of L16 at 44100 Hz must not be split.
+            // Packets have 10 ms, because a packet of L16 at 44100 Hz must not be split.
             config += &format!(
                 "[[stream]]\nname = \"{n}\"\nlisten = \"127.0.0.1:{}\"\ndestination = \"127.0.0.1:{destination}\"\n\
                  codec = \"{}\"\ncodec-out = \"{}\"\nptime = 10\n",

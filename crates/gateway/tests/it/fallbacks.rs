@@ -1,7 +1,7 @@
-//! Streams with fallbacks, observed at the far end. The receiver hears one input at a time, in one stream without a gap in its
+//! Streams with fallbacks, observed at the far end. The receiver hears one input at a time, in a single stream without a gap in its
 //! numbers.
 //!
-//! The reference is the definition of a tone: the received audio is projected on the sine and cosine of each frequency.
+//! The reference is the definition of a tone: the received audio is projected onto the sine and cosine of each frequency.
 
 use std::f64::consts::TAU;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,16 +17,17 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
 
-/// Frequency of the main sender. The frequencies of the tests are not multiples of each other.
+/// Frequency of the main sender's tone. The frequencies in these tests are not multiples of each other.
 const MAIN_HZ: f64 = 997.0;
 const OTHER_HZ: f64 = 661.0;
 const TONE_HZ: f64 = 440.0;
 const FILE_HZ: f64 = 1429.0;
 
-/// A sine of full scale in one channel has 3.14 dBm0 (ITU-T G.711) and measures -3.01 LUFS (EBU Tech 3341).
+/// Loudness of a sine with 0 dBm0 in one channel. With full scale, the sine has 3.14 dBm0 (ITU-T G.711) and measures -3.01 LUFS (EBU Tech
+/// 3341).
 const FULL_SCALE_LUFS_AT_0_DBM0: f64 = -6.15;
 
-/// A free address for a stream.
+/// Returns a free address for a stream.
 fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
@@ -96,7 +97,7 @@ impl FarEnd {
         self.socket.local_addr().expect("bound")
     }
 
-    /// The next packet, which must belong to the same stream and directly follow the previous one.
+    /// Returns the next packet, which must belong to the same stream and directly follow the previous one.
     fn next(&mut self) -> Received {
         let packet = receive(&self.socket);
         if let Some(last) = &self.last {
@@ -108,7 +109,7 @@ impl FarEnd {
         packet
     }
 
-    /// Waits until only this frequency was heard for 300 ms. Returns whether a marker came before that.
+    /// Waits until 300 ms of only this frequency were heard. Returns whether a marker came before that.
     fn wait_for(&mut self, hz: f64) -> bool {
         let (begin, mut pcm, mut has_marker) = (Instant::now(), Vec::new(), false);
         loop {
@@ -131,7 +132,7 @@ impl FarEnd {
     }
 }
 
-/// The amplitude of a tone at 8000 Hz.
+/// Returns the amplitude of a tone of `hz`, sampled at 8000 Hz.
 fn level(pcm: &[f64], hz: f64) -> f64 {
     let angle = |n: usize| TAU * hz * n as f64 / 8000.0;
     let part = |wave: fn(f64) -> f64| {
@@ -149,7 +150,8 @@ fn statistics(running: &mut Running) -> Value {
     running.wait_for("statistics")
 }
 
-/// Writes a WAV file of this many seconds of [`FILE_HZ`].
+/// The inputs are the main sender, another sender with another codec, and a file. The stream uses each of them in turn, and returns to the
+/// main sender. The log and the statistics name the active input.
 fn write_tone(file: &Path, seconds: u32) {
     let wav = hound::WavSpec {
         channels: 2,
@@ -221,7 +223,7 @@ fn the_best_input_is_sent_and_named_in_the_log() {
         "{stats}"
     );
     let other_talker = Talker::start(other, 8, OTHER_HZ);
-    // This input is received, but not used while a better input is present.
+    // Packets of this input arrive, but are not used while a better input is present.
     for _ in 0..30 {
         far_end.next();
     }

@@ -64,7 +64,7 @@ fn measured(source: &str, cases: &[Case]) -> (BTreeMap<String, Value>, Vec<u8>) 
     }
     let (mut running, _directory) = Running::start(&config, &[]);
     running.wait_for("running");
-    // Read packets at once, because the kernel's buffer cannot hold all of them.
+    // Read packets as they come, because the kernel's buffer cannot hold all of them.
     let heard = std::thread::spawn(move || {
         let mut sound = Vec::new();
         let mut room = [0; 2048];
@@ -82,7 +82,7 @@ fn measured(source: &str, cases: &[Case]) -> (BTreeMap<String, Value>, Vec<u8>) 
     let sent = ffmpeg.output().expect("ffmpeg");
     let said = String::from_utf8_lossy(&sent.stderr).into_owned();
     assert!(sent.status.success(), "{said}");
-    // The last packets are still in the jitter buffers.
+    // By then, the last packets have left the jitter buffers.
     let sound = heard.join().expect("it has ended");
     running.signal(Signal::SIGUSR1);
     let statistics = cases.iter().map(|_| running.wait_for("statistics"));
@@ -92,7 +92,7 @@ fn measured(source: &str, cases: &[Case]) -> (BTreeMap<String, Value>, Vec<u8>) 
 
 /// A stream without a destination.
 const WATCHED: &str = "watched";
-/// After this long without packets, no more will come.
+/// After this much time without packets, no more will come.
 const QUIET: Duration = Duration::from_millis(500);
 
 #[track_caller]
@@ -108,7 +108,7 @@ fn assert_near(stats: &Value, key: &str, expected: f64, tolerance: f64) {
 
 #[test]
 fn tone_is_measured_at_its_level() {
-    // A sine of 1 kHz with its peaks at -20 dBFS in one channel: its loudness is 3.01 dB less.
+    // The tone is a sine of 1 kHz in one channel, with peaks at -20 dBFS. Its loudness is 3.01 dB less.
     let tone = "aevalsrc=0.1*sin(2*PI*1000*t):s=48000:d=5";
     let (stats, _) = measured(
         tone,
@@ -174,7 +174,7 @@ fn tone_is_measured_at_its_level() {
 
 #[test]
 fn a_stream_is_brought_to_its_loudness() {
-    // -35 LUFS.
+    // This tone has -35 LUFS.
     let tone = "aevalsrc=0.0251*sin(2*PI*1000*t):s=48000:d=14";
     let (stats, sound) = measured(
         tone,
@@ -203,7 +203,7 @@ fn a_stream_is_brought_to_its_loudness() {
     ] {
         assert_near(&stats[name], "integrated_lufs", lufs, tolerance);
     }
-    // The sent audio, measured by a separate meter.
+    // A separate meter measures the audio that was sent.
     let samples: Vec<i16> = sound
         .iter()
         .map(|code| ALAW_TO_LINEAR[usize::from(*code)])

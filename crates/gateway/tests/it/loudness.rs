@@ -15,7 +15,7 @@ fn loudness(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Output {
     command.output().expect("runs")
 }
 
-/// The report of a run that must succeed.
+/// Returns the report of a run that must succeed.
 fn json(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Value {
     let mut all: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"--json"];
     all.extend(arguments);
@@ -32,7 +32,7 @@ fn ffmpeg(arguments: &[&str], path: &Path) {
     assert!(status.expect("ffmpeg").success(), "{arguments:?}");
 }
 
-/// A programme with soft and loud parts, different in each channel, and a little noise.
+/// Returns a programme with soft and loud parts, different in each channel, and a little noise.
 fn programme(directory: &Path, name: &str, channels: usize, rate: u32, seconds: u32) -> PathBuf {
     let layout = ["mono", "stereo", "", "", "", "5.1(side)"][channels - 1];
     let channel = |c: usize| {
@@ -51,7 +51,7 @@ fn programme(directory: &Path, name: &str, channels: usize, rate: u32, seconds: 
     path
 }
 
-/// ffmpeg's summary for these inputs one after the other: integrated, threshold, range, sample peak, true peak.
+/// Returns ffmpeg's measurements of these inputs one after the other: integrated, threshold, range, sample peak, true peak.
 fn by_ffmpeg(files: &[&Path]) -> [f64; 5] {
     let mut command = Command::new("ffmpeg");
     command.args(["-hide_banner", "-nostats", "-nostdin"]);
@@ -80,7 +80,7 @@ fn by_ffmpeg(files: &[&Path]) -> [f64; 5] {
             })
         })
         .collect();
-    // The second threshold is the one of the range.
+    // ffmpeg prints two thresholds. The second belongs to the range.
     let [integrated, threshold, _, range, sample_peak, true_peak] = numbers[..] else {
         panic!("{summary}");
     };
@@ -120,7 +120,7 @@ fn measurements_equal_ffmpegs() {
         for (key, theirs, tolerance) in [
             ("integrated_lufs", integrated, 0.06),
             ("relative_threshold_lufs", threshold, 0.06),
-            // ffmpeg's first blocks of 3 s begin before the file.
+            // ffmpeg's first windows of 3 s begin before the file.
             ("range_lu", range, 1.0),
             ("sample_peak_dbfs", sample_peak, 0.06),
             ("true_peak_dbtp", true_peak, 0.2),
@@ -139,7 +139,7 @@ fn measurements_equal_ffmpegs() {
         assert!(number(ours, "short_term_max_lufs") >= integrated);
         files.push(file);
     }
-    // Both together, as one programme.
+    // Both files are also measured together, as one programme.
     let album = [&files[1], &files[2]];
     let report = json(&[album[0], album[1], &"--target", &"-16", &"--jobs", &"2"]);
     let [integrated, _, _, sample_peak, _] = by_ffmpeg(&album.map(PathBuf::as_path));
@@ -185,7 +185,7 @@ fn measurements_equal_loudgains() {
         let report = json(&[&file]);
         let ours = &report["files"][0];
         assert_near("loudness", number(ours, "integrated_lufs"), cells[1], 0.02);
-        // loudgain has a block every second; we have one every 100 ms.
+        // loudgain measures the range from a block every second, and this program from one every 100 ms.
         assert_near("range", number(ours, "range_lu"), cells[2], 1.5);
         assert_near("true peak", number(ours, "true_peak_dbtp"), cells[4], 0.02);
     }
@@ -239,7 +239,7 @@ fn the_table_has_a_line_for_each_file_and_one_for_all() {
     assert!(output.stderr.is_empty(), "no bar without a terminal");
 }
 
-/// The message about a file that cannot be measured, next to one that can.
+/// Returns the message about a file that cannot be measured, next to one that can.
 fn complaint(good: &Path, bad: &Path) -> String {
     let output = loudness(&[&"--json", &bad, &good]);
     assert_eq!(output.status.code(), Some(1));
@@ -250,7 +250,7 @@ fn complaint(good: &Path, bad: &Path) -> String {
         "{report}"
     );
     assert!(report["total"]["integrated_lufs"].is_number(), "{report}");
-    // Lines are wrapped at the terminal's width.
+    // Lines are wrapped at the width of the terminal.
     let said = String::from_utf8_lossy(&output.stderr).replace('\u{2502}', " ");
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -275,7 +275,7 @@ fn unmeasurable_file_is_named_and_the_rest_is_measured() {
     ] {
         let said = complaint(&good, &path(name));
         assert!(said.contains(reason), "{reason:?} is not in {said}");
-        // If the path was truncated, its tail is intact.
+        // If the path was shortened, its last part is complete.
         assert!(said.contains(name), "{name} is not in {said}");
     }
     let flac = programme(directory.path(), "whole.flac", 1, 48_000, 20);
@@ -283,7 +283,7 @@ fn unmeasurable_file_is_named_and_the_rest_is_measured() {
     let mut damaged = bytes[..bytes.len() / 3].to_vec();
     damaged.extend(std::iter::repeat_n(0, 10_000));
     std::fs::write(path("damaged.flac"), damaged).expect("written");
-    // The file is damaged after its first third: the intact part is measured, and the program never hangs.
+    // The file is damaged after its first third. The intact part is measured, and the program does not hang.
     let report = json(&[&path("damaged.flac")]);
     let seconds = report["files"][0]["duration_seconds"].as_f64();
     assert!(
@@ -351,7 +351,7 @@ fn channels_are_weighted_by_their_position() {
         let ours = number(&report["files"][0], "integrated_lufs");
         assert_near(&format!("{channels} {mask:?}"), ours, expected, 0.02);
     }
-    // A file with too many channels affects only itself.
+    // A file with too many channels is refused without an effect on the others.
     let good = directory.path().join("9-None.wav");
     let many = directory.path().join("65.wav");
     std::fs::write(&many, last_channel(65, Some(0))).expect("written");
@@ -362,7 +362,7 @@ fn channels_are_weighted_by_their_position() {
     );
 }
 
-/// ffmpeg makes the files, and measures them too.
+/// ffmpeg makes the files, and also measures them.
 #[test]
 fn wav_files_of_other_programs_are_measured() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -430,7 +430,7 @@ fn infinite_peak_is_not_silence() {
     assert_eq!(report["files"][0]["true_peak_dbtp"], "inf", "{report}");
 }
 
-/// ID3v1 has a year of any four characters.
+/// ID3v1 allows a year of any four characters.
 #[test]
 fn audio_with_a_refused_tag_is_measured() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -507,7 +507,7 @@ fn arguments_that_make_no_sense_are_refused() {
     assert!(String::from_utf8_lossy(&help.stdout).contains("threadbare loudness --target -23"));
 }
 
-/// EBU Tech 3341, test 1: a stereo sine of 1 kHz at -23 dBFS has -23.0 LUFS. Other levels shift it by the same amount.
+/// Writes a stereo sine of 1 kHz. At -23 dBFS it has -23.0 LUFS (EBU Tech 3341, test 1), and another level shifts this by the same amount.
 fn tone(directory: &Path, name: &str, dbfs: f64) -> PathBuf {
     let path = directory.join(name);
     let amplitude = 10_f64.powf(dbfs / 20.0);
@@ -538,7 +538,7 @@ fn the_exit_status_says_whether_all_files_are_within_the_tolerance() {
         (&[&right, &near, &far], "0.5", 3),
         (&[&right, &near, &far], "1", 0),
         (&[&silence], "30", 3),
-        // A file that could not be measured has precedence over one that misses the target.
+        // If one file could not be measured and another misses the target, the exit status is that of the first problem.
         (&[&far, &missing], "0.5", 1),
     ] {
         let output = status(files, tolerance);
@@ -650,7 +650,7 @@ fn pictures_are_well_formed_and_complete() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("such.svg"));
 }
 
-/// The horizontal ranges of areas or bars at `id` in the picture, in seconds of a file of this length.
+/// Returns the horizontal extents of the areas or bars with this id in the picture, in seconds of a file of this length.
 fn stretches(picture: &str, id: &str, seconds: f64) -> Vec<(f64, f64)> {
     let script = "
 import sys, re, xml.etree.ElementTree as tree
@@ -675,15 +675,15 @@ for part in root.iter():
     drop(input);
     let output = python.wait_with_output().expect("ends");
     assert!(output.status.success());
-    // The picture's frame: 70 at the left and 30 at the right of 1200.
+    // The plot leaves 70 units at the left and 30 at the right of 1200.
     let time = |x: &str| (x.parse::<f64>().expect("a number") - 70.0) / 1100.0 * seconds;
     let text = String::from_utf8(output.stdout).expect("text");
     let pairs = text.lines().filter_map(|line| line.split_once(' '));
     pairs.map(|(from, to)| (time(from), time(to))).collect()
 }
 
-/// 4 s at -13 LUFS, 4 s at -48, 4 s of silence, and 4 s with peaks above -1 dBTP. The last part is the loudest by far: the
-/// relative threshold is 10 LU below it, about -18.
+/// The file has 4 s at -13 LUFS, 4 s at -48 LUFS, 4 s of silence, and 4 s with peaks above -1 dBTP. The last part is the loudest by far.
+/// The relative threshold is 10 LU below its loudness, at about -18 LUFS.
 #[test]
 fn pictures_show_gating_peaks_and_tolerance() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -703,7 +703,7 @@ fn pictures_show_gating_peaks_and_tolerance() {
     ]);
     let picture = std::fs::read_to_string(&plot).expect("written");
     let gated = stretches(&picture, "gated", 16.0);
-    // A block of 400 ms counts while a part of it is loud.
+    // A block of 400 ms counts if a part of it is loud.
     assert!(!gated.is_empty(), "{picture}");
     for (from, to) in &gated {
         assert!(*from >= 4.0 && *to <= 12.3, "{gated:?}");

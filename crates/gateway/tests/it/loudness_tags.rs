@@ -26,7 +26,7 @@ fn said(output: &Output) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Some seconds of stereo with other tags, in the format of the name's extension.
+/// Writes some seconds of stereo audio with other tags, in the format that the name's extension means. Returns the path.
 fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
     let path = directory.join(name);
     let codec: &[&str] = match name.rsplit_once('.').expect("an end").1 {
@@ -34,8 +34,9 @@ fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
         "opus" => &["-c:a", "libopus"],
         _ => &[],
     };
-    // GStreamer's MP3 decoder outputs the encoder's delay of about 25 ms; loudgain's decoder omits it. So the blocks differ,
-    // and none may be close to the gate. The parts differ by 4 dB here, and by 14 dB in the other formats.
+    // GStreamer's MP3 decoder outputs the encoder's delay of about 25 ms, which loudgain's decoder omits. So the measured blocks differ
+    // between the programs, and none of them may be close to the gate. The parts of the song therefore differ by only 4 dB here, and by 14
+    // dB in the other formats.
     let shape = if name.ends_with("mp3") {
         "(0.8+0.2*sin(t))"
     } else {
@@ -57,7 +58,7 @@ fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
     path
 }
 
-/// All tags, with names in upper case.
+/// Returns all tags, with names in upper case.
 fn tags(path: &Path) -> BTreeMap<String, String> {
     let mut command = Command::new("ffprobe");
     command.args([
@@ -70,7 +71,7 @@ fn tags(path: &Path) -> BTreeMap<String, String> {
     ]);
     let output = run(command.arg(path));
     let probe: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    // Ogg has the tags in its stream; the other formats have them in the file.
+    // Ogg stores the tags in its stream, and the other formats store them in the file.
     let places = [&probe["format"]["tags"], &probe["streams"][0]["tags"]];
     let all = places
         .iter()
@@ -94,7 +95,7 @@ fn others(path: &Path) -> BTreeMap<String, String> {
     all.filter(|(name, _)| !is_gain(name)).collect()
 }
 
-/// A hash of all samples that ffmpeg decodes, and a hash of the packets in the file.
+/// Returns a hash of all samples that ffmpeg decodes, and a hash of the packets in the file.
 fn audio(path: &Path) -> [Vec<u8>; 2] {
     [&["-f", "hash"][..], &["-c", "copy", "-f", "streamhash"]].map(|how| {
         let mut command = Command::new("ffmpeg");
@@ -160,7 +161,7 @@ fn beside_loudgain(name_end: &str, scheme: &str, gains: [&str; 2], unit_db: f64)
         assert_eq!(&others(our), others_before, "{}", our.display());
         assert_eq!(others_before["OWN_TAG"], "kept");
     }
-    // Tag a track alone: its tags change, none is duplicated, and those of the album stay.
+    // If a track is tagged alone, its tags change, none is duplicated, and those of the album stay.
     let first = tags(&ours[0]);
     assert!(tag(&["--tag", scheme], &[&ours[0]]).status.success());
     assert_eq!(tags(&ours[0]), first);
@@ -185,7 +186,7 @@ fn mp3_gets_loudgains_gains_and_no_other_change() {
     beside_loudgain("mp3", "replaygain", REPLAYGAIN, 1.0);
 }
 
-/// RFC 7845, section 5.2.1: in 1/256 dB.
+/// The gains of Opus are in 1/256 dB (RFC 7845, section 5.2.1).
 #[test]
 fn opus_gets_loudgains_gains_and_no_other_change() {
     let gains = ["R128_TRACK_GAIN", "R128_ALBUM_GAIN"];
@@ -218,7 +219,7 @@ fn formats_without_the_requested_tags_are_refused_before_any_write() {
     }
 }
 
-/// Most files have bits that look like the start of an MP3 frame. A tag before the first byte would destroy some of them.
+/// Most files contain bits that look like the start of an MP3 frame. A tag before the first byte would destroy some of them.
 #[test]
 fn file_that_is_not_mp3_is_left_unchanged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -254,7 +255,7 @@ fn file_that_is_not_mp3_is_left_unchanged() {
     }
 }
 
-/// A limit of the file size stands in for a full disk. The tagged copy is longer, and does not fit.
+/// A limit of the file size takes the place of a full disk. The tagged copy is longer than the limit.
 #[test]
 fn a_file_that_cannot_be_written_stays_intact_and_others_are_tagged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -281,7 +282,8 @@ fn a_file_that_cannot_be_written_stays_intact_and_others_are_tagged() {
         command.args(["-c", &script, "bash"]);
         command.arg(env!("CARGO_BIN_EXE_threadbare"));
         command.args(["loudness", "--jobs", "1", "--tag", "replaygain"]);
-        // GStreamer's list of plugins would exceed the limit. The files of 64 KB for its converters' machine code do not.
+        // GStreamer's list of plugins would exceed the limit, so it is not written. The files of 64 KB for its converters' machine code are
+        // shorter than the limit.
         command.env("GST_REGISTRY_UPDATE", "no");
         let output = command.args([&long, &short]).stdin(Stdio::null()).output();
         let output = output.expect("runs");
@@ -292,7 +294,7 @@ fn a_file_that_cannot_be_written_stays_intact_and_others_are_tagged() {
             let name = entry.as_ref().expect("read").file_name();
             name.to_string_lossy().starts_with(".threadbare-tag-")
         });
-        // The program was killed while writing, not before.
+        // If the program was killed, this happened while it was writing.
         assert_eq!(copies.count(), usize::from(code.is_none()));
         if code.is_some() {
             let said = said(&output);

@@ -1,7 +1,6 @@
-//! The program and its parts from the user's view. Each test runs in a separate process (`make test` runs
-//! cargo-nextest).
+//! Tests of the program and its parts as the user sees them. Each test runs in its own process (`make test` runs cargo-nextest).
 
-// The program without GStreamer has a separate test; the others need all features.
+// The program without GStreamer has a separate test. All other tests need all features.
 #[cfg(not(feature = "gstreamer"))]
 mod without_gstreamer;
 

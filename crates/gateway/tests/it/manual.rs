@@ -46,7 +46,7 @@ fn the_pages_have_no_mistakes_for_either_formatter() {
     }
 }
 
-/// Each command and subcommand in `--help` has a page.
+/// Each command and subcommand in the output of `--help` has a page.
 #[test]
 fn each_command_has_a_page_with_its_options() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -141,7 +141,7 @@ fn bash_completes_commands_options_and_values() {
     );
 }
 
-/// The other shells' scripts name the commands; zsh and fish are not run.
+/// The scripts for the other shells name the commands. The test does not run zsh and fish.
 #[test]
 fn other_shells_get_a_script() {
     for shell in ["zsh", "fish", "elvish"] {

@@ -22,7 +22,7 @@ fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
-/// Packet number `number` of a tone, 20 ms of PCMU.
+/// Returns packet `number` of a tone, 20 ms of PCMU.
 fn tone(number: u16) -> Vec<u8> {
     let sample = |n: u32| {
         let angle = TAU * HZ * f64::from(u32::from(number) * 160 + n) / 8000.0;
@@ -36,7 +36,7 @@ fn talk(to: &[SocketAddr], mut is_done: impl FnMut() -> bool) {
     let (from, begin) = (socket(), Instant::now());
     for number in 0.. {
         for to in to {
-            // While the stream restarts, the port is closed.
+            // The port is closed while the stream restarts.
             let _ = from.send_to(&tone(number), to);
         }
         if is_done() {
@@ -48,7 +48,7 @@ fn talk(to: &[SocketAddr], mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// The amplitude of a tone, relative to the sent one.
+/// Returns the amplitude of a tone, relative to the sent one.
 fn level(pcm: &[f64], hz: f64, rate_hz: f64) -> f64 {
     let angle = |n: usize| TAU * hz * n as f64 / rate_hz;
     let part = |wave: fn(f64) -> f64| {
@@ -128,7 +128,7 @@ fn the_audio_of_a_stream_passes_through_the_elements() {
         heard.iter().zip(&streams).all(is_heard)
     });
     for (pcm, (_, _, rate_hz, expected, description)) in heard.iter().zip(&streams) {
-        // Skip the start, where resamplers have not settled.
+        // Skip the start, because resamplers need time to settle.
         let settled = &pcm[*rate_hz as usize / 5..];
         let heard = level(settled, HZ, *rate_hz);
         assert!(
@@ -138,7 +138,7 @@ fn the_audio_of_a_stream_passes_through_the_elements() {
     }
 }
 
-/// A failing element ends its stream's run, with the reason. The stream restarts, and the others are not affected.
+/// If an element fails, the run of its stream ends, and the log has the reason. The stream restarts, and other streams are not affected.
 #[test]
 fn an_error_of_an_element_restarts_only_its_stream() {
     let (broken, fine) = (address(), address());
@@ -187,7 +187,7 @@ fn an_error_of_an_element_restarts_only_its_stream() {
     drop(running);
 }
 
-/// At the end, elements release what they hold: `audioloudnorm` delays by 3 s.
+/// At the end, elements release what they hold. `audioloudnorm` delays audio by 3 s.
 #[test]
 fn audio_queued_in_elements_is_sent_when_the_stream_ends() {
     let (listen, answer) = (address(), socket());
@@ -219,13 +219,13 @@ fn the_audio_of_a_fallback_passes_through_the_elements() {
         let packet = receive(&answer);
         pcm.extend(decoded(packet.payload_type, &packet.payload));
     }
-    // The tone has -10 dBm0; a full-scale sine would have 3.14 dBm0. The element halves it.
+    // The tone has -10 dBm0, whereas a full-scale sine has 3.14 dBm0. The element halves the amplitude.
     let full_scale = level(&pcm[800..], 440.0, 8000.0) * LEVEL / 32_124.0;
     let level_db = 20.0 * full_scale.log10();
     assert!((level_db + 13.14 + 6.02).abs() < 0.3, "{level_db} dB");
 }
 
-/// Streams with elements need no additional threads.
+/// Streams with elements need no threads of their own.
 #[test]
 fn elements_of_a_stream_start_no_thread() {
     let start = |count: usize| {
@@ -243,11 +243,11 @@ fn elements_of_a_stream_start_no_thread() {
         tasks.expect("it runs").count()
     };
     let ((one, _one), (eight, _eight)) = (start(1), start(8));
-    // Threads that prepare the streams end after a while.
+    // The threads that prepare streams end after a while.
     wait_until(|| threads_of(&one) == threads_of(&eight));
 }
 
-/// The error comes before the start, with GStreamer's message.
+/// The mistake is reported before the start, with GStreamer's message.
 #[test]
 fn a_broken_description_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! The gateway between common programs: ffmpeg sends and receives, and tshark reads.
+//! The gateway between common programs: ffmpeg sends and receives, and tshark reads the packets.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use threadbare_rtp::srtp::{Crypto, MasterKey, RTP_TRAILER_BYTES_MAX, Sender, Sui
 struct Codec {
     gateway: &'static str,
     ffmpeg: &'static [&'static str],
-    /// Largest packet with the RTP header; ffmpeg fills a packet as far as possible.
+    /// Maximum length of a packet, with its RTP header. ffmpeg fills a packet as far as possible.
     packet_bytes: u32,
     payload_type: u8,
     rtpmap: &'static str,
@@ -41,7 +41,7 @@ const OPUS: Codec = Codec {
     rtpmap: "opus/48000/2",
 };
 
-/// ffmpeg sends this tone, so that it can be recognised at the other end.
+/// Frequency of the tone that ffmpeg sends, so that it can be recognised at the other end.
 const TONE_HZ: u32 = 440;
 
 #[test]
@@ -101,7 +101,7 @@ fn tshark_reads_clean_rtp() {
         let pcap = directory.path().join("out.pcap");
         std::fs::write(&pcap, pcap_of(&packets, RTP_PORT)).expect("written");
         let said = tshark(&pcap, &["-q", "-z", "rtp,streams"]);
-        // There is one stream. Its line has the number of lost packets, and a mark if there is a problem.
+        // There is one stream. Its line contains the number of lost packets, and a mark if there is a problem.
         let stream = said
             .lines()
             .find(|line| line.contains(&format!("0x{ssrc:08X}")))
@@ -200,7 +200,7 @@ fn tshark_reads_the_recorded_packets_of_streams() {
     }
 }
 
-/// Reports while packets go both ways, and a BYE at the end.
+/// Reports come while packets go both ways, and a BYE at the end.
 #[test]
 fn tshark_reads_clean_rtcp() {
     let from = socket();
@@ -236,7 +236,7 @@ fn tshark_reads_clean_rtcp() {
     std::fs::write(&pcap, pcap_of(&packets, RTCP_PORT)).expect("written");
     let bad = "rtcp.length_check==0 || _ws.malformed || _ws.expert.severity >= 6291456";
     assert_eq!(tshark(&pcap, &["-Y", bad]), "");
-    // There are sender reports, names, and the BYE. Reports about received packets go to their sender.
+    // There are sender reports, names, and the BYE. Reports about received packets are sent to the sender of those packets.
     let types = tshark(&pcap, &["-T", "fields", "-e", "rtcp.pt", "-e", "rtcp.rc"]);
     let lines = types.lines().collect::<Vec<_>>();
     assert_eq!(lines.len(), packets.len(), "{types}");
@@ -317,7 +317,7 @@ fn tone_goes_between(codec_in: &Codec, codec_out: &Codec, keys: Option<&[String;
     drop(say);
     running.signal(Signal::SIGTERM);
     let stats = running.wait_for("statistics");
-    // ffmpeg reports its clock with the first packet, but not with SRTP.
+    // ffmpeg sends a report of its clock with the first packet.
     assert!(
         keys.is_some() || stats["rtcp_received"].as_u64() >= Some(1),
         "{stats}"
@@ -329,7 +329,8 @@ fn tone_goes_between(codec_in: &Codec, codec_out: &Codec, keys: Option<&[String;
         .chunks_exact(2)
         .map(|bytes| i16::from_le_bytes([bytes[0], bytes[1]]))
         .collect::<Vec<_>>();
-    // There are about 8000 samples: ffmpeg follows timestamps, which follow the arrival times without a jitter buffer.
+    // There are about 8000 samples. The number varies, because ffmpeg follows the timestamps, and without a jitter buffer these follow the
+    // arrival times.
     assert!(
         samples.len() >= 7000,
         "one second was asked for: {} samples, {hear}",
@@ -348,7 +349,7 @@ fn ffmpeg_listens_until_the_end() {
     let hear_at = free_port();
     let (mut running, directory) = Running::start(&config(&PCMU, &PCMA, listen, hear_at), &[]);
     running.wait_for("running");
-    // The reports before the call.
+    // These reports come before the call.
     let rtcp = std::net::UdpSocket::bind(("127.0.0.1", hear_at + 1)).expect("free");
     rtcp.set_read_timeout(Some(crate::common::LIMIT))
         .expect("a time-out");
@@ -378,11 +379,11 @@ fn ffmpeg_listens_until_the_end() {
     let said = hear.finish();
     drop(say);
     let samples = std::fs::metadata(&heard).expect(&said).len() / 2;
-    // 7 s at 8000 Hz; a report comes every 2.5 to 7.5 s.
+    // The audio lasts 7 s at 8000 Hz, and a report comes every 2.5 to 7.5 s.
     assert!(samples >= 55_000, "{samples} samples: {said}");
 }
 
-/// Number of changes from negative to positive in the signal.
+/// Returns the number of changes from negative to positive in the signal.
 fn rising_crossings(samples: &[i16]) -> u32 {
     samples
         .windows(2)
@@ -398,7 +399,7 @@ fn config(codec_in: &Codec, codec_out: &Codec, listen: SocketAddr, to_port: u16)
     )
 }
 
-/// A running ffmpeg; killed when dropped.
+/// A running ffmpeg. The process is killed when this is dropped.
 struct Ffmpeg(Option<Child>);
 
 fn ffmpeg(arguments: impl FnOnce(&mut Command) -> &mut Command) -> Ffmpeg {
@@ -413,7 +414,7 @@ fn ffmpeg(arguments: impl FnOnce(&mut Command) -> &mut Command) -> Ffmpeg {
 }
 
 impl Ffmpeg {
-    /// Waits until it ends; returns its output.
+    /// Waits until ffmpeg ends. Returns its output.
     fn finish(mut self) -> String {
         let child = self.0.take().expect("not finished yet");
         let output = child.wait_with_output().expect("ends");
@@ -430,7 +431,7 @@ impl Drop for Ffmpeg {
     }
 }
 
-/// tshark's output for a capture file.
+/// Runs tshark on a capture file. Returns its output.
 fn tshark(pcap: &Path, arguments: &[&str]) -> String {
     let output = Command::new("tshark")
         .arg("-r")
@@ -449,9 +450,9 @@ fn tshark(pcap: &Path, arguments: &[&str]) -> String {
     said
 }
 
-/// Packets, 20 ms apart, as a capture file. Real capturing would need privileges.
+/// Writes packets, 20 ms apart, as a capture file. Real capturing would need privileges.
 fn pcap_of(packets: &[Vec<u8>], port: u16) -> Vec<u8> {
-    // https://www.ietf.org/archive/id/draft-gharris-opsawg-pcap-01.html; link type 101 is raw IP.
+    // The format is described in https://www.ietf.org/archive/id/draft-gharris-opsawg-pcap-01.html, and link type 101 is raw IP.
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 101_u32] {
         file.extend(word.to_le_bytes());
@@ -467,7 +468,7 @@ fn pcap_of(packets: &[Vec<u8>], port: u16) -> Vec<u8> {
         ] {
             file.extend(word.to_le_bytes());
         }
-        // IPv4 without checksum, from and to 127.0.0.1, then UDP without checksum.
+        // Each packet has an IPv4 header without checksum, from and to 127.0.0.1, and a UDP header without checksum.
         file.extend([0x45, 0]);
         file.extend(length.to_be_bytes());
         file.extend([0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
@@ -479,6 +480,6 @@ fn pcap_of(packets: &[Vec<u8>], port: u16) -> Vec<u8> {
     file
 }
 
-/// The port in the capture file.
+/// The destination port in the capture file.
 const RTP_PORT: u16 = 5004;
 const RTCP_PORT: u16 = 5005;

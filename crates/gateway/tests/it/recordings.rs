@@ -1,4 +1,4 @@
-//! Recordings of streams and calls, read with other programs: ffmpeg and ffprobe.
+//! Recordings of streams and calls, read with other programs (ffmpeg and ffprobe).
 //!
 //! The senders send tones. Each file must have the right tone at the right level in the right track. The reference for loudness
 //! is ffmpeg's ebur128.
@@ -60,7 +60,7 @@ impl Gateway {
         page["recordings"].as_array().expect("a list").clone()
     }
 
-    /// Waits until this many files are in a state.
+    /// Waits until this many recordings are in a state.
     fn wait_for(&self, state: &str, count: usize) -> Vec<Value> {
         let query = format!("state={state}");
         wait_until(|| self.recordings(&query).len() >= count);
@@ -80,7 +80,7 @@ impl Gateway {
         answer.status
     }
 
-    /// A call between two parties that send.
+    /// Sets up a call between two parties that send. Returns the reply and the parties.
     fn call(&self, codecs: [&str; 2], more: &Value) -> (Value, [Speaker; 2]) {
         let sockets = [socket(), socket()];
         let sides = [side(&sockets[0], codecs[0]), side(&sockets[1], codecs[1])];
@@ -139,7 +139,7 @@ struct Speech {
     is_silent: AtomicBool,
     /// The tone's frequency, as bits of an `f32`.
     hz: AtomicU32,
-    /// Number of packets of 20 ms that were due so far, whether they were sent or not.
+    /// Number of packets of 20 ms that have become due, whether they were sent or not.
     packets: AtomicU32,
 }
 
@@ -189,7 +189,7 @@ impl Speaker {
     }
 }
 
-/// Waits until `count` more packets of each speaker were due.
+/// Waits until `count` more packets of each speaker have become due.
 fn wait_for_packets<'a>(speakers: impl IntoIterator<Item = &'a Speaker>, count: u32) {
     let due = |one: &Speaker| one.speech.packets.load(Relaxed);
     let goals: Vec<_> = speakers
@@ -208,7 +208,7 @@ impl Drop for Speaker {
     }
 }
 
-/// Packets of 20 ms of a tone.
+/// A tone, as packets of 20 ms.
 struct Tone {
     encoder: Encoder,
     format: Format,
@@ -276,7 +276,7 @@ fn format_of(text: &str) -> Format {
     Format::from_rtpmap(text).expect("a codec")
 }
 
-/// ffmpeg's decoded samples of a track, interleaved, with full scale 1, and the sample rate.
+/// Decodes a track with ffmpeg. Returns the samples, interleaved, with full scale 1, the sample rate, and the number of channels.
 fn decoded(path: &Path, track: usize) -> (Vec<f32>, u32, u16) {
     let probed = probe(path);
     let stream = &probed["streams"][track];
@@ -331,8 +331,8 @@ fn probe(path: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Returns the level of a frequency in the longest part of a channel without a gap. Uses at most half a second in the middle of
-/// the part. The senders' level is 1.
+/// Returns the level of a frequency in the longest part of a channel without a gap. Uses at most half a second from the middle of that
+/// part. 1 is the level of the senders.
 fn level(samples: &[f32], rate_hz: u32, hz: f32) -> f32 {
     let heard = heard(samples, rate_hz);
     let longest = heard.iter().max_by_key(|part| part.len());
@@ -353,7 +353,7 @@ fn level_of(part: &[f32], rate_hz: u32, hz: f32) -> f32 {
     (sum(f64::sin).hypot(sum(f64::cos)) * 2.0 / part.len() as f64) as f32 / LEVEL
 }
 
-/// Returns the parts of a channel that contain a tone, as ranges of samples, to 10 ms.
+/// Returns the parts of a channel that contain a tone, as ranges of samples. They are exact to 10 ms.
 fn heard(samples: &[f32], rate_hz: u32) -> Vec<Range<usize>> {
     let piece = rate_hz as usize / 100;
     let mut parts: Vec<Range<usize>> = Vec::new();
@@ -369,18 +369,18 @@ fn heard(samples: &[f32], rate_hz: u32) -> Vec<Range<usize>> {
     parts
 }
 
-/// The longest part of a channel with a tone, s.
+/// Returns the duration of the longest part of a channel with a tone, s.
 fn heard_longest(samples: &[f32], rate_hz: u32) -> f64 {
     let longest = heard(samples, rate_hz).iter().map(Range::len).max();
     longest.unwrap_or(0) as f64 / f64::from(rate_hz)
 }
 
-/// The address of a recording.
+/// Returns the path under which a recording can be read.
 fn path_of(recording: &Value) -> &str {
     recording["path"].as_str().expect("a path")
 }
 
-/// The number of pieces of 50 ms with this frequency.
+/// Returns the number of pieces of 50 ms that contain this frequency.
 fn pieces_with(samples: &[f32], rate_hz: u32, hz: f32) -> usize {
     let pieces = samples.chunks_exact(rate_hz as usize / 20);
     pieces
@@ -397,7 +397,7 @@ fn channel(samples: &[f32], channels: u16, at: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Integrated loudness and true peak of a whole file, measured by ffmpeg.
+/// Returns the integrated loudness and the true peak of a whole file, measured by ffmpeg.
 fn ebur128(path: &Path) -> (f64, f64) {
     let output = Command::new("ffmpeg")
         .args(["-nostats", "-i"])
@@ -456,7 +456,7 @@ fn streams_are_recorded_in_each_format_with_their_loudness() {
     let told = RecordingEvents::listen(&gateway.relay);
     wait_for_packets(&speakers, 95);
     drop(speakers);
-    // The streams continue.
+    // The streams continue after their recordings.
     for (name, ..) in &names {
         assert_eq!(
             gateway.patch(
@@ -536,7 +536,7 @@ fn streams_are_recorded_in_each_format_with_their_loudness() {
     );
 }
 
-/// The events about ended recordings.
+/// The stream of events, of which those about ended recordings are read.
 struct RecordingEvents(BufReader<TcpStream>);
 
 impl RecordingEvents {
@@ -571,7 +571,7 @@ impl RecordingEvents {
     }
 }
 
-/// Each party is in its own track, or both are in one track.
+/// The parties are in separate tracks, or both in one track.
 #[test]
 fn calls_are_recorded_as_configured_or_requested() {
     let gateway = Gateway::start(
@@ -770,7 +770,7 @@ fn audio_of_a_pause_is_not_recorded() {
     all().for_each(|one| one.says(SECRET_HZ));
     second();
     all().for_each(|one| one.speech.is_silent.store(true, Relaxed));
-    // Wait for packets that are still on their way.
+    // Wait for the packets that are still on their way.
     second();
     all().for_each(|one| one.says(HZ[1]));
     all().for_each(|one| one.speech.is_silent.store(false, Relaxed));
@@ -788,13 +788,13 @@ fn audio_of_a_pause_is_not_recorded() {
         );
         assert_eq!(told["integrated_lufs"], one["loudness"]["integrated_lufs"]);
     }
-    // A stream continues in another file.
+    // The stream continues in another file.
     both("running");
     second();
     drop((speaker, speakers));
     both("stopped");
     let all = gateway.wait_for("complete", 4);
-    // Count the pieces of each tone in each file: those from before, in and after the pause.
+    // Count the pieces of each tone in each file: the tones from before, during and after the pause.
     let pieces = |one: &Value| {
         let (samples, rate_hz, channels) = decoded(&gateway.path(one), 0);
         let first = channel(&samples, channels, 0);
@@ -820,7 +820,7 @@ fn audio_of_a_pause_is_not_recorded() {
     }
 }
 
-/// The bodies of this many requests about recordings.
+/// Returns the bodies of the next `count` requests about recordings.
 fn posts(hook: &std::net::TcpListener, count: usize) -> Vec<Value> {
     let mut found = Vec::new();
     while found.len() < count {
@@ -845,8 +845,7 @@ fn posts(hook: &std::net::TcpListener, count: usize) -> Vec<Value> {
     found
 }
 
-/// When a sender goes silent, the seconds before and after are recorded. Another test, in virtual time, checks how much is
-/// recorded, and that nothing else is.
+/// When a sender falls silent, the seconds before and after are recorded. Another test, in virtual time, checks exactly what is recorded.
 #[test]
 fn the_seconds_around_an_interruption_are_recorded() {
     let record = "{ to = \"DIR/{id}.wav\", on = \"loss\", before = 1, after = 1 }";
@@ -894,7 +893,8 @@ fn recordings_are_listed_read_in_parts_and_deleted() {
         "PCMU",
         "{ to = \"DIR/{name}/{id}.wav\", rotate = \"1s\" }",
     );
-    // Files of the first stream may end while a request is being answered, so the file of this stream grows.
+    // Files of the first stream may end while a request is being answered. The stream of this file has a single recording, so the file
+    // keeps growing.
     let (growing, _) = stream("grows", "PCMU", "{ to = \"DIR/{name}/{id}.wav\" }");
     let gateway = Gateway::start(&format!("{table}{growing}"));
     let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
@@ -968,8 +968,8 @@ fn recordings_need_the_token() {
     }
 }
 
-/// Recordings that were announced as complete are complete. All others can be played up to their last second, and are complete
-/// after the next start.
+/// Recordings that were announced as complete are complete. All others can be played up to their last second, and are complete after the
+/// next start of the gateway.
 #[test]
 fn recordings_of_a_killed_gateway_are_complete_or_playable_to_the_last_second() {
     const STREAMS: usize = 100;
@@ -1002,7 +1002,7 @@ fn recordings_of_a_killed_gateway_are_complete_or_playable_to_the_last_second() 
     gateway.wait_for("complete", 30);
     let complete = gateway.recordings("state=complete&limit=500");
     let running = gateway.recordings("state=running&limit=500");
-    // A rotating stream may be between two files, or have just ended one.
+    // A rotating stream may be between two files, or may just have ended one.
     assert!(running.len() >= STREAMS - 10, "{}", running.len());
     let killed_unix_ms = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -1036,7 +1036,7 @@ fn recordings_of_a_killed_gateway_are_complete_or_playable_to_the_last_second() 
             .to_string_lossy()
             .into_owned();
         let part = path.with_file_name(format!("{stem}.{id}.part.{ending}"));
-        // The file may have got its final name just before the kill.
+        // The file may have been renamed just before the kill.
         let there = if part.exists() { part } else { path };
         let started = one["started_unix_ms"].as_u64().expect("a time");
         let age_s = killed_unix_ms.saturating_sub(started) as f64 / 1000.0;
@@ -1044,7 +1044,7 @@ fn recordings_of_a_killed_gateway_are_complete_or_playable_to_the_last_second() 
             continue;
         }
         parts += 1;
-        // Each check takes some time.
+        // Check only every third file, because each check takes some time.
         if parts % 3 > 0 {
             continue;
         }
@@ -1089,8 +1089,8 @@ fn recordings_of_a_killed_gateway_are_complete_or_playable_to_the_last_second() 
     assert!(complete.iter().all(|one| again.contains(one)));
 }
 
-/// Starts a gateway whose folder of recordings is a separate file system. `mount`: a bash command that mounts it on `$1`. The
-/// stream `other` is not recorded, and is forwarded to `answer`. Also returns the address of that stream.
+/// Starts a gateway whose folder of recordings is a separate file system. `mount` is a bash command that mounts it on `$1`. The stream
+/// `other` is not recorded, and is forwarded to `answer`. Also returns the address of that stream.
 fn start_mounted(mount: &str, tables: &str, answer: &UdpSocket) -> (Gateway, SocketAddr) {
     let folder = tempfile::tempdir().expect("a folder");
     let other = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -1103,7 +1103,7 @@ fn start_mounted(mount: &str, tables: &str, answer: &UdpSocket) -> (Gateway, Soc
     std::fs::write(&path, text).expect("written");
     let rec = folder.path().join("rec");
     std::fs::create_dir(&rec).expect("made");
-    // The gateway gets its own mounts.
+    // The mounts are visible only to the gateway.
     let mut command = Command::new("unshare");
     let script = format!("{mount} && exec \"$0\" run \"$2\" --log-format json");
     command.args(["--user", "--map-root-user", "--mount", "bash", "-c"]);
@@ -1125,7 +1125,7 @@ fn assert_in_order(numbers: &[u16]) {
     assert!(numbers.windows(2).all(is_next), "{numbers:?}");
 }
 
-/// On a file system of 100 KiB, recordings are cut off, and continue when space is free. A stream that is not recorded loses no
+/// On a file system of 100 KiB, recordings are cut off, and continue when there is space again. A stream that is not recorded loses no
 /// packets.
 #[test]
 fn a_full_disk_cuts_off_recordings_and_affects_no_stream() {
@@ -1139,7 +1139,7 @@ fn a_full_disk_cuts_off_recordings_and_affects_no_stream() {
     ];
     let begin = Instant::now();
     let mut numbers = Vec::new();
-    // 32 kB a second: the disk is full after some seconds.
+    // The streams write 32 kB a second, so the disk is full after some seconds.
     let mut is_cut = false;
     while !is_cut || numbers.len() < 100 {
         assert!(begin.elapsed() < LIMIT, "it is not full");
@@ -1157,7 +1157,7 @@ fn a_full_disk_cuts_off_recordings_and_affects_no_stream() {
         "{cut}"
     );
     assert!(cut["duration_ms"].as_u64() > Some(1000), "{cut}");
-    // The file is playable.
+    // The file that was cut off can be played.
     let read = gateway.relay.get(cut["path"].as_str().expect("a path"));
     let copy = gateway.folder.path().join("copy.wav");
     std::fs::write(&copy, &read.body).expect("written");
@@ -1167,12 +1167,12 @@ fn a_full_disk_cuts_off_recordings_and_affects_no_stream() {
 
 /// Number of streams that are recorded on the stalling disk.
 const STALLED: usize = 4;
-/// Packets of 20 ms in five seconds.
+/// Number of packets of 20 ms in the five seconds of the stall.
 const STALL_PACKETS: usize = 250;
 
-/// The server of a file system (bindfs, by FUSE) stops for five seconds, so that writes block. A stream that is not recorded
-/// loses nothing, and a recording on another disk does not wait. The files contain the audio of that time, because rings and
-/// the page cache had space for it.
+/// The server of a file system (bindfs, by FUSE) stops for five seconds, so that writes block. A stream that is not recorded loses nothing,
+/// and a recording on another disk does not wait. The files contain the audio of the five seconds, because the rings and the page cache had
+/// space for it.
 #[test]
 fn stalled_disk_stops_no_stream_and_loses_no_audio() {
     let answer = socket();
@@ -1238,7 +1238,7 @@ fn stalled_disk_stops_no_stream_and_loses_no_audio() {
     wait_for(25);
     let stalled = on_disk();
     wait_for(STALL_PACKETS);
-    // At least two seconds of 16 bits at 8 kHz are written by then.
+    // Then at least two seconds of 16 bits at 8 kHz have been written.
     wait_until(|| length(&well) > before + 32_000);
     assert_eq!(on_disk(), stalled, "nothing was written");
     signal(Signal::SIGCONT);
@@ -1264,7 +1264,7 @@ fn stalled_disk_stops_no_stream_and_loses_no_audio() {
     }
 }
 
-/// Before the start, each mistake is reported with its name, its value, and the allowed values.
+/// Each mistake is reported before the start, with its name, its value, and the allowed values.
 #[test]
 fn folders_that_cannot_be_used_are_refused_before_the_start() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -1355,8 +1355,8 @@ fn no_sample_is_lost_between_files() {
         let parts = heard(&whole, 16_000);
         let heard_until = parts.last().expect("a tone").end;
         assert!(heard_until > 16_000, "{parts:?}");
-        // 16 samples are one period of the tone, so each sample equals the one 16 before. Breaks elsewhere may come from a late
-        // machine. The audio after the tone comes from the second gateway.
+        // 16 samples are one period of the tone, so each sample equals the one 16 samples before. Breaks that are not at a joint may come
+        // from a late machine. The audio after the tone comes from the second gateway.
         let inner = joints.iter().filter(|joint| **joint + 3200 < heard_until);
         for joint in inner {
             for at in joint - 16..joint + 16 {
@@ -1367,8 +1367,7 @@ fn no_sample_is_lost_between_files() {
     }
 }
 
-/// Each byte is recorded unchanged. Decoding and encoding would change µ-law's minus zero (ITU-T G.711, table 2b: 0x7f) to plus
-/// zero.
+/// Each byte is recorded unchanged. Decoding and encoding would change the minus zero of µ-law (ITU-T G.711, table 2b: 0x7f) to plus zero.
 #[test]
 fn g711_is_recorded_without_decoding() {
     let records = |name: &str, codec: &str| {
@@ -1401,7 +1400,7 @@ fn g711_is_recorded_without_decoding() {
     for sender in sends {
         sender.join().expect("it sends");
     }
-    // When this much silence follows, all codes are written. The recording lags by the latency, a portion and a slice.
+    // After this much silence, all codes have been written. The recording lags by the latency, a portion and a slice.
     let silence = [0xff, 0xd5];
     let data = |name: &str| {
         let of = gateway.recordings(&format!("stream={name}"));
@@ -1414,7 +1413,7 @@ fn g711_is_recorded_without_decoding() {
             let found = data(name);
             found.len() >= codes.len() && found.ends_with(&[silence; 800])
         });
-        // Payloads must be in order. On a late machine, some are missing or divided in two.
+        // The payloads must be in order. On a late machine, some are missing or are divided in two.
         let (found, mut at, mut whole) = (data(name), 0, 0);
         for payload in codes.chunks(160) {
             let there = found[at..].windows(160).position(|bytes| bytes == payload);
@@ -1427,10 +1426,10 @@ fn g711_is_recorded_without_decoding() {
     }
 }
 
-/// Number of packets: two seconds.
+/// Number of packets in two seconds.
 const PACKETS: usize = 100;
 
-/// A real S3 server (moto, which scripts/setup installs), with a bucket `bucket`.
+/// A real S3 server (moto, which scripts/setup installs) with the bucket `bucket`.
 struct ObjectStore(Child);
 
 impl ObjectStore {
@@ -1497,7 +1496,7 @@ impl Drop for ObjectStore {
     }
 }
 
-/// Returns another client of the store.
+/// Returns another client for the store.
 fn other_client(endpoint: &str, ca: Option<&Path>) -> Store {
     let settings = StoreSettings {
         endpoint: Endpoint::new(Some(endpoint), "us-east-1", "bucket", true).expect("a bucket"),
@@ -1512,7 +1511,7 @@ fn done<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-/// The object of this key. `None`: it does not exist.
+/// Returns the object with this key. `None`: it does not exist.
 fn object(store: &Store, key: &str) -> Option<Vec<u8>> {
     done(async {
         let mut download = match store.get(key, None, Timeouts::default()).await {
@@ -1527,7 +1526,7 @@ fn object(store: &Store, key: &str) -> Option<Vec<u8>> {
     })
 }
 
-/// A gateway that records to a store with a user's keys.
+/// Returns a command that runs a gateway, which records to a store with a user's keys.
 fn with_store(folder: &Path, endpoint: &str, more: &str, tables: &str) -> Command {
     let text = format!(
         "[s3]\nspool = \"{}\"\nendpoint = \"{endpoint}\"\npath-style = true\n{more}{tables}",
@@ -1540,10 +1539,10 @@ fn with_store(folder: &Path, endpoint: &str, more: &str, tables: &str) -> Comman
     command
 }
 
-/// A text that appears nowhere else.
+/// A secret key that appears nowhere else, so that it can be searched for.
 const SECRET_KEY: &str = "SECRETofTheTests";
 
-/// Requests for recordings in a store get the same answers as those for recordings on disk (RFC 9110, section 14).
+/// Requests for recordings in a store get the same replies as those for recordings on disk (RFC 9110, section 14).
 #[test]
 fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -1591,13 +1590,13 @@ fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
     gateway.relay.request("DELETE", path, "", b"").problem(404);
     gateway.relay.get(path).problem(404);
     assert_eq!(gateway.recordings("").len(), all.len() - 1);
-    // If another client deletes an object, the recording stays listed until it is deleted here.
+    // If another client deletes an object, the recording stays listed until it is deleted here too.
     done(store.delete(&key(&all[2]), Timeouts::default())).expect("it is gone");
     gateway.relay.get(path_of(&all[2])).problem(404);
     let gone = gateway.relay.request("DELETE", path_of(&all[2]), "", b"");
     assert_eq!(gone.status, 204);
     assert_eq!(gateway.recordings("").len(), all.len() - 2);
-    // If the store is unreachable, the list stays, and missing objects are reported.
+    // If the store cannot be reached, the list stays, and missing objects are reported.
     drop(server);
     let left = path_of(&all[0]);
     let problem = gateway.relay.get(left).problem(503);
@@ -1633,7 +1632,7 @@ fn recordings_stay_on_the_disk_until_the_store_has_them() {
     let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
     let running = gateway.wait_for("running", 1);
     let path = running[0]["path"].as_str().expect("a path").to_owned();
-    // A second of 16 bits at 8 kHz.
+    // By then there is a second of 16 bits at 8 kHz.
     wait_until(|| gateway.relay.request("GET", &path, "", b"").body.len() > 16_044);
     assert_eq!(
         gateway.patch("/v1/streams/kept", &json!({"recording": "stopped"})),

@@ -1,4 +1,4 @@
-//! A configuration file with streams and calls changes while they are running.
+//! A configuration file with streams and calls changes while they run.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use crate::common::{Running, free_port, knock, receive, rtp, socket, threadbare}
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// `threadbare serve FILE`.
+/// A running `threadbare serve FILE`.
 struct Gateway {
     running: Running,
     path: PathBuf,
@@ -28,14 +28,14 @@ impl Gateway {
         }
     }
 
-    /// Changes the file, and reloads it. Returns the log line with this message.
+    /// Changes the file, and reloads it. Returns the log line with `message`.
     fn reload(&mut self, config: &str, message: &str) -> Value {
         std::fs::write(&self.path, config).expect("written");
         self.running.signal(Signal::SIGHUP);
         self.running.wait_for(message)
     }
 
-    /// The address for proxies' requests.
+    /// Returns the address for proxies' requests.
     fn ng(&mut self) -> SocketAddr {
         let serving = self.running.wait_for("serving");
         let ng = serving["ng"].as_str().expect("an address");
@@ -89,7 +89,7 @@ impl Line {
     }
 }
 
-/// The reply to a request, in JSON.
+/// Sends a request, and returns the reply in JSON.
 fn ask(proxy: &UdpSocket, ng: SocketAddr, cookie: &str, request: &Value) -> Value {
     let message = format!("{cookie} {request}");
     proxy.send_to(message.as_bytes(), ng).expect("sent");
@@ -105,7 +105,7 @@ fn offer(call: &str) -> Value {
     json!({"command": "offer", "call-id": call, "from-tag": "a", "sdp": sdp, "direction": ["inside", "outside"]})
 }
 
-/// Limits and time-outs of calls apply after the reload, also to running calls. A call keeps its ports.
+/// Changed limits and time-outs apply after the reload, even to running calls. A call keeps its ports.
 #[test]
 fn settings_of_calls_are_applied_to_running_calls() {
     let mut gateway = Gateway::start(CALLS);
@@ -135,7 +135,7 @@ fn settings_of_calls_are_applied_to_running_calls() {
     gateway.reload(&impatient, "reloaded");
     let ended = gateway.running.wait_for("the call has ended");
     assert_eq!(ended["reason"], "offer-timeout");
-    // The proxy lost its permission, so it gets no reply.
+    // The proxy has lost its permission, so it gets no reply.
     let closed = CALLS.replace("127.0.0.1:0\"", "127.0.0.1:0\"\nallow = [\"192.0.2.1\"]");
     gateway.reload(&closed, "reloaded");
     proxy
@@ -170,8 +170,8 @@ fn one_file_configures_streams_and_calls() {
     assert!(gateway.running.child.wait().expect("ends").success());
 }
 
-/// One stream stays, one changes, one ends, and one starts. For its receiver, the unchanged one stays a single RTP stream (RFC
-/// 3550, section 5.1).
+/// One stream stays, one changes, one ends, and one starts. The receiver of the unchanged stream gets a single RTP stream (RFC 3550,
+/// section 5.1).
 #[test]
 fn a_reload_affects_only_changed_streams() {
     let [mut stays, mut changes, ends, mut begins] = ["a", "b", "c", "d"].map(Line::new);

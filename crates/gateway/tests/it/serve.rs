@@ -1,5 +1,5 @@
-//! `threadbare serve` between a SIP proxy and two parties: requests of the ng protocol, session descriptions, and audio both
-//! ways.
+//! `threadbare serve` between a SIP proxy and two parties. The tests check requests of the ng protocol, session descriptions, and audio in
+//! both directions.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -43,7 +43,7 @@ impl Relay {
         }
     }
 
-    /// The reply to a request, in JSON.
+    /// Sends a request, and returns the reply in JSON.
     fn ask(&mut self, request: Value) -> Value {
         self.asked += 1;
         let message = format!("cookie{} {request}", self.asked);
@@ -56,7 +56,7 @@ impl Relay {
         serde_json::from_str(reply).expect("JSON")
     }
 
-    /// Sends an SDP through the relay.
+    /// Sends an SDP through the relay. Returns the SDP of the reply.
     fn pass(&mut self, command: &str, keys: Value, sdp: &str) -> String {
         let mut request = json!({"command": command, "call-id": "1", "from-tag": "a", "sdp": sdp});
         let more = keys.as_object().expect("keys").clone();
@@ -70,7 +70,7 @@ impl Relay {
 /// A phone: a socket for RTP, the received audio, and its encryption.
 struct Party {
     socket: UdpSocket,
-    /// For reports: the port after the RTP port.
+    /// The socket for reports, on the port after the RTP port.
     reports: UdpSocket,
     to: Option<SocketAddr>,
     number: u16,
@@ -101,7 +101,7 @@ impl Party {
         }
     }
 
-    /// The phone's description, with these formats and further lines.
+    /// Returns the phone's description, with these formats, and with `more` lines.
     fn sdp(&self, media: &str, more: &str) -> String {
         let port = self.socket.local_addr().expect("bound").port();
         let media = media.replace("PORT", &port.to_string());
@@ -110,7 +110,7 @@ impl Party {
         )
     }
 
-    /// Sets the destination from this description.
+    /// Sets the destination to that in this description.
     fn call(&mut self, sdp: &str) {
         let media = sdp
             .lines()
@@ -124,7 +124,7 @@ impl Party {
         self.to = Some(([127, 0, 0, 1], port).into());
     }
 
-    /// Sends 20 ms of its tone.
+    /// Sends 20 ms of the phone's tone.
     fn say(&mut self) {
         let encode = match self.payload_type {
             8 => g711::linear_to_alaw,
@@ -173,7 +173,7 @@ impl Party {
         }
     }
 
-    /// The amplitude of a tone in the last second, relative to the sent one.
+    /// Returns the amplitude of a tone in the last second, relative to the sent one.
     fn level(&self, hz: f64) -> f64 {
         let pcm = &self.heard[self.heard.len().saturating_sub(8000)..];
         let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;
@@ -185,7 +185,7 @@ impl Party {
         part(f64::sin).hypot(part(f64::cos)) / LEVEL
     }
 
-    /// RFC 3550, section 6.6: a participant that leaves sends a BYE.
+    /// Waits for a BYE, which a participant sends when it leaves (RFC 3550, section 6.6).
     fn await_bye(&self) {
         let mut room = [0; 2048];
         let is_bye = |packet: Result<rtcp_types::Packet<'_>, _>| {
@@ -206,7 +206,7 @@ impl Party {
     }
 }
 
-/// Both send at the pace of a call until `is_done`.
+/// Lets both parties send at the pace of a call until `is_done`.
 fn talk(a: &mut Party, b: &mut Party, mut is_done: impl FnMut(&Party, &Party) -> bool) {
     let begin = Instant::now();
     for number in 0.. {
@@ -228,7 +228,7 @@ fn talk(a: &mut Party, b: &mut Party, mut is_done: impl FnMut(&Party, &Party) ->
     }
 }
 
-/// Each receives a second of the other's tone, and nothing else.
+/// Asserts that each party receives a second of the other's tone, and nothing else.
 fn hear_each_other(a: &mut Party, b: &mut Party) {
     a.forget();
     b.forget();
@@ -254,7 +254,7 @@ fn tags() -> Value {
     json!({"to-tag": "b"})
 }
 
-/// A call of PCMU on both sides.
+/// Sets up a call of PCMU on both sides.
 fn plain_call(relay: &mut Relay) -> (Party, Party) {
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
     let to_b = relay.pass("offer", json!({}), &a.sdp(PCMU, ""));
@@ -264,7 +264,7 @@ fn plain_call(relay: &mut Relay) -> (Party, Party) {
     (a, b)
 }
 
-/// Whether the port is closed: a connected socket gets the kernel's ICMP error.
+/// Whether the port is closed. If so, a connected socket gets the kernel's ICMP error.
 fn is_closed(address: SocketAddr) -> bool {
     let probe = socket();
     probe.connect(address).expect("loopback");
@@ -321,7 +321,7 @@ fn a_codec_that_one_side_lacks_is_converted() {
     hear_each_other(&mut a, &mut b);
 }
 
-/// RFC 4568: B uses SRTP, and A does not.
+/// B uses SRTP (RFC 4568), and A does not.
 #[test]
 fn a_call_may_be_encrypted_on_one_side_only() {
     for suite in [Suite::AesCm128HmacSha1_80, Suite::AeadAes256Gcm] {
@@ -370,7 +370,7 @@ fn a_call_may_be_encrypted_on_one_side_only() {
     }
 }
 
-/// RFC 3264, section 8.4: `inactive` on both sides, then `sendrecv` again, on the same ports.
+/// Both sides are put on hold with `inactive`, then resumed with `sendrecv` on the same ports (RFC 3264, section 8.4).
 #[test]
 fn held_call_resumes() {
     let mut relay = Relay::start(&[]);
@@ -457,7 +457,7 @@ fn calls_beyond_max_sessions_are_refused_with_the_limit() {
     assert!(reason.contains("v=1"), "{reason}");
 }
 
-/// The limit is below the lateness of any thread.
+/// The limit is so low that every thread exceeds it.
 #[test]
 fn new_calls_are_refused_while_the_threads_are_late() {
     let mut relay = Relay::start(&["--lateness-limit", "0"]);
@@ -472,7 +472,7 @@ fn new_calls_are_refused_while_the_threads_are_late() {
         reason.contains("late") && reason.contains("0 ms"),
         "{reason}"
     );
-    // The running call continues.
+    // The limit does not affect the running call.
     hear_each_other(&mut a, &mut b);
 }
 
@@ -490,7 +490,7 @@ fn new_calls_are_refused_while_the_threads_are_busy() {
     let offer =
         json!({"command": "offer", "call-id": "2", "from-tag": "a", "sdp": a.sdp(PCMU, "")});
     let begin = Instant::now();
-    // Repetitions of the same packet are refused, but take CPU time all the same.
+    // Repetitions of the same packet are refused, but still take CPU time.
     let (packet, to) = (rtp(0, 1, &[0xff; 160]), a.to.expect("called"));
     let refused = loop {
         assert!(begin.elapsed() < LIMIT, "never busy");
@@ -535,7 +535,7 @@ fn conflicting_arguments_are_refused_with_the_allowed_values() {
             &["--address", "a/127.0.0.1", "--address", "a/127.0.0.2"],
             ["127.0.0.2", "inside/10.0.0.1"],
         ),
-        // RFC 5737: a documentation address, which no machine has.
+        // This is a documentation address (RFC 5737), which no machine has.
         (&["--address", "203.0.113.7"], ["203.0.113.7", "10.0.0.1!"]),
         (&["--ports", "7-7"], ["7-7", "FIRST-LAST"]),
         (&["--allow", "proxy"], ["proxy", "192.0.2.0/24"]),

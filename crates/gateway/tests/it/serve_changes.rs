@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 const PCMU: &str = "m=audio PORT RTP/AVP 0";
 
-/// An offer by A and the answer by B.
+/// Sends an offer by A and the answer by B.
 fn agree(relay: &mut Relay, more: &Value, a: &mut Party, b: &Party, answer: &str) {
     relay.pass("offer", "1", more, &a.sdp(PCMU));
-    // "If a negative value is used, the previously used TOS value is left unchanged."
+    // A negative value keeps the TOS: "If a negative value is used, the previously used TOS value is left unchanged."
     let to_a = relay.pass("answer", "1", &json!({"TOS": -1}), &b.sdp(answer));
     a.call(&to_a);
 }
@@ -34,7 +34,7 @@ fn assert_one_stream(seen: &[Seen], units: u32) {
     }
 }
 
-/// RFC 2474: the field in the IP header. 184 is "expedited forwarding" (RFC 3246), 136 is AF41 (RFC 2597).
+/// The value is that of the field in the IP header (RFC 2474). 184 is "expedited forwarding" (RFC 3246), and 136 is AF41 (RFC 2597).
 #[test]
 fn the_type_of_service_of_a_running_stream_changes() {
     let mut relay = Relay::start(&[]);
@@ -45,7 +45,7 @@ fn the_type_of_service_of_a_running_stream_changes() {
         (json!({"TOS": 184}), 184),
         (json!({"TOS": 136}), 136),
         (json!({"TOS": -1}), 136),
-        // "If this key is not present [...], then the TOS value is reverted to the default".
+        // Without the key, the TOS is the default: "If this key is not present [...], then the TOS value is reverted to the default".
         (json!({}), 0),
     ] {
         agree(&mut relay, &tos, &mut a, &b, PCMU);
@@ -61,7 +61,7 @@ fn the_type_of_service_of_a_running_stream_changes() {
     assert_one_stream(&seen, 160);
 }
 
-/// Bits per second of one second's packets, after the rate has settled.
+/// Returns the bits per second of the packets of one second, after the rate has settled.
 fn opus_bps(a: &mut Party, b: &Party, seen: &mut Vec<Seen>) -> usize {
     let mut bytes = Vec::new();
     let mut room = [0; 2048];
@@ -74,7 +74,7 @@ fn opus_bps(a: &mut Party, b: &Party, seen: &mut Vec<Seen>) -> usize {
     bytes[25..75].iter().sum::<usize>() * 8
 }
 
-/// RFC 7587, section 3.1: the encoder of Opus follows the requested rate, and any decoder accepts each packet.
+/// The encoder of Opus follows the requested rate, and any decoder accepts each packet (RFC 7587, section 3.1).
 #[test]
 fn the_bit_rate_of_a_running_stream_changes() {
     let mut relay = Relay::start(&[]);
@@ -84,7 +84,7 @@ fn the_bit_rate_of_a_running_stream_changes() {
         (Some(64_000), None, 64_000),
         (Some(12_000), None, 12_000),
         (Some(32_000), None, 32_000),
-        // Section 6.1: "Specifies the maximum average receive bitrate of a session".
+        // The party's own limit is lower. `maxaveragebitrate` "Specifies the maximum average receive bitrate of a session" (section 6.1).
         (Some(64_000), Some(16_000), 16_000),
         (None, Some(8_000), 8_000),
     ] {

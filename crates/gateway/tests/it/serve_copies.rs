@@ -9,7 +9,7 @@ const PCMU: &str = "m=audio PORT RTP/AVP 0";
 const A_HZ: f64 = 437.0;
 const B_HZ: f64 = 1013.0;
 
-/// A call of PCMU on both sides.
+/// Sets up a call of PCMU on both sides.
 fn call(relay: &mut Relay) -> (Party, Party) {
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
     let none = json!({});
@@ -40,7 +40,7 @@ fn subscribe(relay: &mut Relay, tag: &str, more: Value, lines: &str, subscriber:
     reply
 }
 
-/// Lets two parties send. Asserts that the subscriber receives a second of the tone `hz`, and nothing of the tone `not_hz`.
+/// Lets both parties send. Asserts that the subscriber receives a second of the tone `hz`, and nothing of the tone `not_hz`.
 fn overhears(a: &mut Party, b: &mut Party, subscriber: &mut Party, hz: f64, not_hz: f64) {
     subscriber.heard.clear();
     talk(a, b, |_, _| {
@@ -54,7 +54,7 @@ fn overhears(a: &mut Party, b: &mut Party, subscriber: &mut Party, hz: f64, not_
     );
 }
 
-/// Whether numbers have no gap (RFC 3550, section 5.1: numbers count packets).
+/// Whether the numbers have no gap. They count packets (RFC 3550, section 5.1).
 fn is_gapless(subscriber: &Party) -> bool {
     let pairs = subscriber.seen.windows(2);
     pairs.clone().all(|pair| {
@@ -79,7 +79,7 @@ fn a_recording_server_gets_one_side_in_the_servers_codec() {
     assert_eq!(reply["from-tag"], "a");
     overhears(&mut a, &mut b, &mut subscriber, A_HZ, B_HZ);
     assert!(is_gapless(&subscriber));
-    // A subscriber does not send: its packets reach no party.
+    // What a subscriber sends reaches no party.
     let offered = reply["sdp"].as_str().expect("an SDP").to_owned();
     subscriber.to = Some(([127, 0, 0, 1], port_of(&offered)).into());
     for _ in 0..50 {

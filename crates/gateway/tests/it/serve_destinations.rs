@@ -1,5 +1,5 @@
-//! Callers that name an address of the relay's own services as theirs. However such an address enters a call, the service gets
-//! no packets.
+//! Callers that give an address of one of the relay's own services as their media address. However such an address enters a call, the
+//! service gets no packets.
 //!
 //! The service is the HTTP port. It uses TCP, so a test can open the UDP port of the same number and see all packets to it.
 
@@ -11,15 +11,15 @@ use crate::common::phones::Relay;
 use crate::common::{port_pair, rtp, socket};
 use serde_json::{Value, json};
 
-/// An attempt of a caller.
+/// What a caller tries.
 struct Attempt {
-    /// `m=` line of the caller, and of the callee.
+    /// The `m=` lines of the caller and of the callee.
     lines: [&'static str; 2],
-    /// Keys of the offer.
+    /// Additional keys of the offer.
     keys: Value,
-    /// Makes the datagram with this number for the callee.
+    /// Creates the callee's datagram with this number.
     datagram: fn(u16) -> Vec<u8>,
-    /// The callee sends from its RTCP port.
+    /// Whether the callee sends from its RTCP port.
     is_rtcp: bool,
 }
 
@@ -36,7 +36,7 @@ impl Attempt {
 
 struct Scene {
     relay: Relay,
-    /// The UDP port with the number of a service.
+    /// A UDP socket on the port number of a service.
     service: UdpSocket,
     callee: [UdpSocket; 2],
 }
@@ -71,7 +71,7 @@ impl Scene {
         reply
     }
 
-    /// Sets up the call with these descriptions. Returns where each party sends, and the warnings.
+    /// Sets up the call with these descriptions. Returns the addresses to which the parties send, and the warnings.
     fn connect(&mut self, attempt: &Attempt, caller: &str) -> ([SocketAddr; 2], [Value; 2]) {
         let port = self.callee[0].local_addr().expect("bound").port();
         let offered = self.request("offer", attempt.keys.clone(), caller);
@@ -87,7 +87,7 @@ impl Scene {
         )
     }
 
-    /// The callee sends until the relay has accepted a second of media, with time for the jitter buffer.
+    /// Lets the callee send until the relay has accepted a second of media, with time for the jitter buffer.
     fn talk(&mut self, attempt: &Attempt, mut to: SocketAddr) {
         let from = &self.callee[usize::from(attempt.is_rtcp)];
         to.set_port(to.port() + u16::from(attempt.is_rtcp));
@@ -179,7 +179,7 @@ fn video_reaches_no_service() {
 #[test]
 fn rtcp_reaches_no_service() {
     let mut scene = Scene::new();
-    // RFC 3550, section 6.4.2: an empty receiver report.
+    // The report is an empty receiver report (RFC 3550, section 6.4.2).
     let report = |_| [&[0x80, 201, 0, 1][..], &[0, 0, 0, 7]].concat();
     let attempt = Attempt {
         is_rtcp: true,
@@ -198,13 +198,12 @@ fn rtcp_reaches_no_service() {
     warns(&answered, "RTCP");
 }
 
-/// A program on this machine sends from the service's address. If it were an ordinary party, the relay would learn this
-/// address.
+/// A program on this machine sends from the address of the service. The relay would learn the address of an ordinary party in this way.
 #[test]
 fn a_service_is_not_learned_as_a_party() {
     let mut scene = Scene::new();
     let attempt = Attempt::new("m=image PORT udptl t38", |_| b"fax".to_vec());
-    // The caller is behind a NAT: no packets come from its described address.
+    // The caller is behind a NAT, so no packets come from its described address.
     let party = socket();
     let caller = sdp(attempt.lines[0], party.local_addr().expect("bound").port());
     let ([to_caller_port, to], _) = scene.connect(&attempt, &caller);
@@ -300,7 +299,7 @@ fn a_call_made_by_http_reaches_no_service() {
     );
 }
 
-/// Scene: an accomplice sends requests as media, so that the relay forwards them to its own control port.
+/// An accomplice sends requests as media, so that the relay forwards them to its own control port.
 #[test]
 fn the_control_port_ignores_requests_from_ports_of_calls() {
     let mut scene = Scene::new();
@@ -320,7 +319,7 @@ fn the_control_port_ignores_requests_from_ports_of_calls() {
     assert_eq!(list["calls"], json!(["1", "victim"]));
 }
 
-/// A proxy has routed a call through the relay twice, so two calls send to ports of the relay. The audio arrives.
+/// A proxy has routed a call through the relay twice, so two calls send to ports of the relay. The audio still arrives.
 #[test]
 fn call_routed_through_the_relay_twice_has_audio() {
     let mut scene = Scene::new();
@@ -358,7 +357,7 @@ fn call_routed_through_the_relay_twice_has_audio() {
     }
 }
 
-/// If two calls send to each other, a datagram would loop for ever.
+/// If two calls sent to each other, a datagram would loop for ever.
 #[test]
 fn calls_that_would_send_in_circles_cause_a_warning() {
     let mut scene = Scene::new();
@@ -370,7 +369,7 @@ fn calls_that_would_send_in_circles_cause_a_warning() {
         (media_of(&reply["sdp"]).port(), reply["warning"].clone())
     };
     let (b1, _) = ask(&mut scene.relay, "offer", "1", 4000);
-    // The address is the call's own port, and then the port of the call's other side.
+    // The address is first the call's own port, and then the port of the call's other side.
     let (_, warning) = ask(&mut scene.relay, "answer", "1", b1);
     let text = warning.as_str().expect("a warning");
     assert!(

@@ -1,4 +1,4 @@
-//! `media-echo` of `threadbare serve`, observed at the parties: frequency and level of the tones.
+//! `media-echo` of `threadbare serve`, observed at the parties by the frequency and level of the tones.
 
 use crate::common::LIMIT;
 use crate::common::phones::{Party, Relay, Seen, hear_each_other, talk};
@@ -10,10 +10,10 @@ const PCMU: &str = "m=audio PORT RTP/AVP 0";
 const PCMA: &str = "m=audio PORT RTP/AVP 8";
 const A_HZ: f64 = 437.0;
 const B_HZ: f64 = 1013.0;
-/// Number of samples that a party must receive: a second, after the start.
+/// Number of samples that a party must receive: a second, and a start that is not checked.
 const SAMPLES: usize = 9600;
 
-/// A call with these SDP lines, and these keys in its offer.
+/// Sets up a call with these SDP lines, and with these keys in the offer.
 fn set_up(relay: &mut Relay, more: &Value, lines: [&str; 2], types: [u8; 2]) -> [Party; 2] {
     let mut a = Party::new(types[0], A_HZ);
     let mut b = Party::new(types[1], B_HZ);
@@ -92,7 +92,7 @@ fn echo_begins_in_a_call_and_continues_the_stream() {
     let offer = a.sdp(PCMU);
     relay.pass("offer", "1", &json!({"media-echo": "forward"}), &offer);
     relay.pass("answer", "1", &json!({}), &b.sdp(PCMU));
-    // Discard packets that were sent before.
+    // Discard the packets that were sent before the change.
     a.listen();
     b.listen();
     hear_themselves(&mut parties, [false, true]);
@@ -110,7 +110,7 @@ fn crypto(tag: u32, first: u8) -> Crypto {
     }
 }
 
-/// B's leg is encrypted and A's is not: B's echo is encrypted with the relay's key.
+/// B's leg is encrypted and A's is not. B's echo is encrypted with the relay's key for B.
 #[test]
 fn echo_of_srtp_is_srtp_of_the_same_leg() {
     let mut relay = Relay::start(&[]);
@@ -143,7 +143,7 @@ fn restarted_relay_keeps_the_echo() {
     let before = *parties[0].seen.last().expect("packets");
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
         relay.restart(signal);
-        // Discard packets that were sent before.
+        // Discard the packets that were sent before the change.
         parties[0].listen();
         parties[0].seen.clear();
         hear_themselves(&mut parties, [true, false]);

@@ -1,4 +1,4 @@
-//! Requests arrive faster than they can be carried out. Running calls are not affected.
+//! Requests arrive faster than they can be carried out, and running calls are not affected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,10 +7,10 @@ use crate::common::socket;
 use serde_json::json;
 
 const PCMU: &str = "m=audio PORT RTP/AVP 0";
-/// Limit of offers, which one sender sends as fast as it can.
+/// Maximum number of offers. One sender sends them as fast as it can.
 const OFFERS_MAX: u32 = 200_000;
 
-/// The parties receive each packet in order (RFC 3550, section 5.1: numbers count packets), so they do not notice the flood.
+/// The parties do not notice the flood: each packet arrives in order. The numbers count packets (RFC 3550, section 5.1).
 #[test]
 fn flood_of_offers_does_not_disturb_a_running_call() {
     let mut relay = Relay::start(&["--max-sessions", "100"]);
@@ -30,7 +30,7 @@ fn flood_of_offers_does_not_disturb_a_running_call() {
             let mut number = 0;
             while number < OFFERS_MAX && !is_over.load(Ordering::Relaxed) {
                 let offer = json!({"command": "offer", "call-id": format!("f{number}"), "from-tag": "x", "sdp": sdp});
-                // Sending may fail, because the socket of an overloaded relay is full.
+                // Sending may fail, because the socket of an overloaded relay may be full.
                 let _ = flooder.send_to(format!("{number} {offer}").as_bytes(), ng);
                 let _ = flooder.recv(&mut [0; 4096]);
                 number += 1;

@@ -1,4 +1,4 @@
-//! `threadbare serve --http` for programs and operators: a real process, and requests as bytes on a socket (RFC 9112).
+//! `threadbare serve --http` for programs and operators. The tests send requests as bytes on a socket to a real process (RFC 9112).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -60,7 +60,7 @@ fn with_a_token_only_health_requests_need_no_token() {
             let answer = relay.get(path);
             let problem = answer.problem(401);
             assert_eq!(problem["field"], "Authorization", "{problem}");
-            // RFC 9110, section 11.6.1.
+            // The header is required (RFC 9110, section 11.6.1).
             assert_eq!(answer.headers["www-authenticate"], "Bearer");
         }
     }
@@ -139,7 +139,7 @@ fn pages_of_other_sites_are_refused() {
 #[test]
 fn calls_are_listed_page_by_page() {
     let mut relay = Relay::start(&[]);
-    // Call-IDs are any words of SIP (RFC 3261, section 25.1), and may contain characters with a meaning in a path.
+    // A Call-ID is any word of SIP (RFC 3261, section 25.1), and may contain characters that have a meaning in a path.
     let ids: BTreeSet<String> = (0..30)
         .map(|n| format!("{n}/a b?#%41&é@host;x=1+2"))
         .collect();
@@ -248,7 +248,7 @@ fn ng_requests_by_http_get_the_same_replies_as_by_udp() {
     let answered = relay.get_json("/v1/calls/1");
     let told = &answered["streams"][0]["sides"][1]["local_address"];
     assert_eq!(told, &json!(port.to_string()), "{answered}");
-    // The same calls by UDP.
+    // The same requests come by UDP.
     let proxy = socket();
     proxy
         .send_to(b"again {\"command\":\"list\"}", relay.ng)
@@ -304,8 +304,8 @@ fn a_drained_relay_refuses_new_calls_and_ends_after_the_last_one() {
     assert!(relay.running.child.wait().expect("it ends").success());
 }
 
-/// Sends from both parties at the pace of a call until `is_done`, leaving out some numbers. Returns the number of
-/// packets that each sent.
+/// Sends from both parties at the pace of a call until `is_done`, leaving out some numbers. Returns the number of packets that each party
+/// sent.
 fn talk(
     parties: &[UdpSocket; 2],
     to: [SocketAddr; 2],
@@ -342,7 +342,7 @@ fn samples(text: &str) -> BTreeMap<&str, f64> {
         .collect()
 }
 
-/// Checks the text with an independent program: the reference parser of OpenMetrics, in Python.
+/// Checks the text with another program: the reference parser of OpenMetrics, in Python.
 fn check_open_metrics(text: &str) {
     let script = "import sys\n\
         from prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n\
@@ -395,7 +395,7 @@ fn metrics_count_calls_and_received_media() {
         assert_eq!(side["codec"], "PCMU/8000", "{detail}");
         assert_eq!(media["packets_lost"], 3, "{detail}");
         let mos = media["mos"].as_f64().expect("a number");
-        // ITU-T P.800: between bad and excellent; G.711 with these losses is neither.
+        // A mean opinion score is between bad and excellent (ITU-T P.800). G.711 with these losses is neither.
         assert!((1.5..4.5).contains(&mos), "{detail}");
     }
     let up = relay.get("/metrics");
@@ -420,7 +420,7 @@ fn metrics_count_calls_and_received_media() {
             "threadbare_rtp_packets_total{direction=\"received\"}",
             f64::from(sent) * 2.0,
         ),
-        // The RTP header, and 20 ms of G.711.
+        // These are the RTP header and 20 ms of G.711.
         (
             "threadbare_rtp_received_bytes_total",
             f64::from(sent) * 2.0 * 172.0,
@@ -531,7 +531,7 @@ fn incomplete_requests_do_not_block_other_clients() {
     let (_folder, path) = token_file("0123456789abcdef-x\n");
     let mut relay = Relay::start(&["--http-token-file", path.to_str().expect("UTF-8")]);
     relay.token = Some("0123456789abcdef-x".to_owned());
-    // A client with the token follows the events the whole time.
+    // All the time, a client with the token follows the events.
     let mut listener = TcpStream::connect(relay.http).expect("it listens");
     listener
         .write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 0123456789abcdef-x\r\n\r\n")
@@ -564,7 +564,7 @@ fn incomplete_requests_do_not_block_other_clients() {
             }
         });
         are_there.wait();
-        // The answer must come sooner than idle connections are closed.
+        // The answer must not have to wait until idle connections are closed.
         let ask = |path: &str| {
             let mut stream = TcpStream::connect(relay.http)?;
             stream.set_read_timeout(Some(Duration::from_secs(8)))?;
@@ -611,7 +611,7 @@ fn a_hundred_requests_at_a_time_are_answered() {
     });
 }
 
-/// RFC 6455: the handshake's answer for the key of its section 1.3, and frames of section 5.2. A client masks its
+/// The handshake has the answer for the key in section 1.3 of RFC 6455, and the frames are those of section 5.2. A client masks its
 /// messages.
 #[test]
 fn ng_requests_are_answered_by_websocket() {
@@ -637,7 +637,7 @@ fn ng_requests_are_answered_by_websocket() {
         head.contains(&accepts) && head.contains("ng.rtpengine.com"),
         "{head}"
     );
-    // Send a text message in JSON, a binary one in bencode, and the second one again.
+    // The messages are a text in JSON, a binary one in bencode, and the second one again.
     for (opcode, message, says) in [
         (
             1_u8,
@@ -676,7 +676,7 @@ fn every_route_is_described() {
     let version = described["openapi"].as_str().expect("a version");
     assert!(version.starts_with("3."), "{version}");
     let paths = described["paths"].as_object().expect("paths");
-    // RFC 6901: all referenced parts exist.
+    // All parts that are referenced exist (RFC 6901).
     let text = described.to_string();
     for reference in text.split("\"$ref\":\"#").skip(1) {
         let pointer = reference.split('"').next().expect("a pointer");
@@ -699,13 +699,13 @@ fn every_route_is_described() {
             assert!(operation["responses"].is_object(), "{method} {path}");
             let filled = path.replace("{id}", "nobody").replace("{name}", "nobody");
             let method = match path.as_str() {
-                // The answer to GET never ends.
+                // The response to a GET never ends.
                 "/v1/events" | "/v1/wall" => "HEAD".to_owned(),
                 _ => method.to_uppercase(),
             };
             let answer = relay.request(&method, &filled, "", b"");
             assert_ne!(answer.status, 405, "{method} {path}");
-            // These need a cluster.
+            // These paths need a cluster.
             let may_miss = operation["responses"]["404"].is_object() && path.contains("/cluster");
             let is_unknown = answer.status == 404 && !path.contains('{') && !may_miss;
             assert!(!is_unknown, "{method} {path}");
@@ -778,7 +778,7 @@ fn the_page_loads_nothing_from_elsewhere() {
     }
 }
 
-/// Checks that a page and its files name only each other.
+/// Checks that a page and its files refer only to each other.
 fn check_page(relay: &Relay, path: &str) {
     let page = relay.get(path);
     assert!(page.headers["content-type"].starts_with("text/html"));

@@ -10,7 +10,7 @@ use crate::common::{LIMIT, Received, socket, wait_until};
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
 
-/// Lets `from` send one code at the pace of a call until `to` receives the wanted packet.
+/// Lets `from` send one code at the pace of a call until `to` receives the packet that is wanted.
 fn hear(from: &mut Party, to: &Party, code: u8, is_wanted: impl Fn(&Received) -> bool) -> Received {
     let begin = Instant::now();
     let pause = Duration::from_millis(20);
@@ -18,7 +18,7 @@ fn hear(from: &mut Party, to: &Party, code: u8, is_wanted: impl Fn(&Received) ->
     while begin.elapsed() < LIMIT {
         from.say(code);
         let mut room = [0; 2048];
-        // Read at most four packets for each sent one, because lost packets are replaced.
+        // Read at most four packets for each one that was sent, because lost packets are replaced.
         for _ in 0..4 {
             let Ok(len) = to.socket.recv(&mut room) else {
                 break;
@@ -39,7 +39,7 @@ fn hear(from: &mut Party, to: &Party, code: u8, is_wanted: impl Fn(&Received) ->
     panic!("it is not heard")
 }
 
-/// Whether nothing arrives for a while, apart from packets that were on their way.
+/// Whether nothing arrives for a while, after the packets that were on their way.
 fn hears_nothing(from: &mut Party, to: &Party) -> bool {
     let pause = Duration::from_millis(20);
     to.socket.set_read_timeout(Some(pause)).expect("valid");
@@ -58,7 +58,7 @@ fn hears_nothing(from: &mut Party, to: &Party) -> bool {
 /// A code that is far from silence in both laws.
 const LOUD: u8 = 0x12;
 
-/// Converts by the tables of G.711 (ITU-T G.711, tables 1 and 2).
+/// Converts a code of µ-law to A-law by the tables of G.711 (ITU-T G.711, tables 1 and 2).
 fn as_alaw(code: u8) -> u8 {
     g711::linear_to_alaw(g711::ULAW_TO_LINEAR[usize::from(code)])
 }
@@ -111,7 +111,7 @@ fn a_call_can_be_made_from_two_session_descriptions() {
     let told = |place: usize| call["sides"][place]["sdp"].as_str().expect("an SDP");
     assert!(told(0).contains("RTP/AVP 0\r\n"), "{call}");
     assert!(told(1).contains("RTP/AVP 0 8\r\n"), "{call}");
-    // Another call has the same id.
+    // The id belongs to another call already.
     let problem = relay.post("/v1/calls", &body).problem(409);
     assert_eq!(problem["field"], "id", "{problem}");
     let party = |socket, place: usize, payload_type| Party {
@@ -154,7 +154,7 @@ fn no_call_remains_if_descriptions_do_not_match() {
             "sides[0].codec",
         ),
         (json!({"sides": odd_address}), 400, "sides[0].address"),
-        // The gateway cannot convert it.
+        // The gateway cannot convert this codec.
         (json!({"sides": plain("iLBC/8000")}), 422, "sides[1].codec"),
         (
             json!({"offer": sdp(&a), "answer": sdp(&b), "options": {"call-id": "x"}}),
@@ -220,7 +220,7 @@ fn held_and_muted_call_resumes() {
     relay.post("/v1/calls/none/hold", &json!({})).problem(404);
 }
 
-/// RFC 4733: the digit is the first byte of an event.
+/// The digit is the first byte of an event (RFC 4733).
 #[test]
 fn dtmf_digits_are_sent_on_behalf_of_a_party() {
     let relay = Relay::start(&[]);
@@ -384,7 +384,7 @@ fn new_descriptions_of_the_parties_apply_to_a_running_call() {
         .problem(409);
 }
 
-/// Reads events (WHATWG HTML, section 9.2) one by one.
+/// A reader of events (WHATWG HTML, section 9.2), one by one.
 struct Events {
     lines: std::io::Lines<std::io::BufReader<std::net::TcpStream>>,
 }
@@ -426,7 +426,7 @@ impl Events {
         }
     }
 
-    /// The next event of this name.
+    /// Waits for the next event of this name, and returns its data.
     fn wait_for(&mut self, name: &str) -> Value {
         loop {
             let (found, data) = self.next();
@@ -459,7 +459,7 @@ fn event_listener_receives_call_events() {
     assert_eq!(media["remote_address"], own.to_string(), "{media}");
     assert_eq!(media["tag"], made["sides"][0]["tag"], "{media}");
     assert_eq!(media["ssrc"], 0x1234, "{media}");
-    // The end of event 11, after 50 ms (RFC 4733, section 2.3).
+    // The packet ends event 11 after 50 ms (RFC 4733, section 2.3).
     let begun = u32::from(a.number) * 160;
     for end in [0x0a, 0x8a, 0x8a, 0x8a] {
         let packet = rtp_types::RtpPacketBuilder::<&[u8], &[u8]>::new()
@@ -512,17 +512,17 @@ fn readers_of_events_are_bounded_and_end_with_the_relay() {
     assert_eq!(relay.get("/healthz").status, 200);
     assert_eq!(relay.post("/v1/drain", &json!({"exit": true})).status, 200);
     for one in &mut all {
-        // The last chunk (RFC 9112, section 7.1), and the end.
+        // Read up to the last chunk (RFC 9112, section 7.1) and the end.
         while one.lines.next().is_some_and(|line| line.is_ok()) {}
     }
 }
 
-/// SRTP keys are in the SDPs (RFC 4568), which only the parties get.
+/// SRTP keys are in the SDPs (RFC 4568), which only the parties may get.
 #[test]
 fn srtp_keys_are_not_disclosed() {
     let relay = Relay::start(&[]);
     let [a, b] = parties();
-    // 30 bytes: a key of 16 bytes, and a salt of 14 bytes.
+    // The key has 30 bytes: 16 bytes of key and 14 bytes of salt.
     let key = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
     let crypto = format!("RTP/SAVP 0\r\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{key}");
     let offer = sdp(&a).replace("RTP/AVP 0", &crypto);

@@ -12,7 +12,7 @@ use crate::common::plain::{Party, act, call, done, made, side};
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
 
-/// Both parties send one code each at the pace of a call, until dropped.
+/// Both parties, each sending one code at the pace of a call. They stop when this is dropped.
 struct Talk {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -51,7 +51,7 @@ fn listen(relay: &Relay, made: &Value, query: &str) -> Listener {
     Listener::open(relay.http, &format!("{path}/listen{query}"))
 }
 
-/// Reads until a tenth of a second of each channel is as wanted.
+/// Reads until each channel has a tenth of a second of the wanted audio.
 fn hear(listener: &mut Listener, what: &str, is_wanted: impl Fn([&[i16]; 2]) -> bool) {
     let frames = listener.rate_hz as usize / 10;
     let begin = std::time::Instant::now();
@@ -70,7 +70,7 @@ fn is_all(samples: &[i16], value: i16) -> bool {
     samples.iter().all(|sample| *sample == value)
 }
 
-/// Decodes by ITU-T G.711, tables 1 and 2.
+/// Decodes a code of µ-law by ITU-T G.711, table 2.
 fn of_ulaw(code: u8) -> i16 {
     g711::ULAW_TO_LINEAR[usize::from(code)]
 }
@@ -85,7 +85,7 @@ const CODES: [u8; 2] = [0x12, 0x34];
 fn each_party_is_on_its_channel_until_the_call_ends() {
     let relay = Relay::start(&[]);
     let (made, parties) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
-    // Two listeners may start, even before any audio.
+    // Two listeners may start even before there is any audio.
     let mut listeners = [
         listen(&relay, &made, ""),
         listen(&relay, &made, "?stream=0"),
@@ -103,7 +103,7 @@ fn each_party_is_on_its_channel_until_the_call_ends() {
             is_all(left, due[0]) && is_all(right, due[1])
         });
     }
-    // The listener hears the same as the other party: a muted party is silent.
+    // The listener hears what the other party hears, so a muted party is silent.
     let tag = &made["sides"][0]["tag"];
     done(&act(&relay, &made, "mute", &json!({"tag": tag})));
     hear(&mut listeners[0], "A is muted", |[left, right]| {
@@ -122,7 +122,7 @@ fn each_party_is_on_its_channel_until_the_call_ends() {
     let path = made["path"].as_str().expect("a path");
     assert_eq!(relay.request("DELETE", path, "", b"").status, 204);
     for mut listener in listeners {
-        // After the audio that was on its way, no more audio comes.
+        // The audio ends after what was on its way.
         assert!((0..30 * 80).any(|_| listener.samples(2 * 100).is_none()));
     }
 }
@@ -163,7 +163,7 @@ fn recorded_call_can_be_listened_to() {
             .iter()
             .rposition(|sample| *sample != 0)
             .expect("it is heard");
-        // The recording's decoder was not disturbed, and no audio is repeated.
+        // The listeners did not disturb the recording's decoder, and no audio is repeated.
         assert!(is_all(&channel[begin..=end], due), "{place}");
     }
 }
@@ -211,7 +211,7 @@ fn refused_listener_gets_the_reason() {
     };
     assert!(refused(&relay, "/v1/calls/nobody", 404).contains("does not exist"));
     let [a, b] = parties();
-    // The call is ringing.
+    // The call is still ringing.
     let offered = relay.offer("rings", &a);
     assert_eq!(offered["result"], "ok", "{offered}");
     let said = refused(&relay, "/v1/calls/rings", 409);

@@ -1,8 +1,8 @@
-//! Playback and recordings of `threadbare serve`. Playback is observed at the party that hears it. Recordings are read with
-//! other programs.
+//! Playback and recordings of `threadbare serve`. The tests observe playback at the party that hears it, and read recordings with other
+//! programs.
 //!
-//! Another encoder (ffmpeg) makes the files from a tone. The reference is the definition of a tone: the received audio is
-//! projected on its sine and cosine.
+//! Another encoder (ffmpeg) makes the files from a tone. The reference is the definition of a tone: the received audio is projected onto
+//! its sine and cosine.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -61,7 +61,7 @@ impl Relay {
         format!("c{} ", self.cookie)
     }
 
-    /// The next reply, without its cookie.
+    /// Waits for the next reply, and returns it without its cookie.
     fn reply(&mut self, cookie: &str) -> String {
         let mut room = [0; 65_536];
         let len = self.proxy.recv(&mut room).expect("a reply");
@@ -82,7 +82,7 @@ impl Relay {
         reply
     }
 
-    /// Two parties, A and B.
+    /// Sets up a call. Returns its two parties, A and B.
     fn call(&mut self, id: &str) -> [Party; 2] {
         let parties = ["a", "b"].map(Party::new);
         let keys = |sdp: &'_ String| sdp.clone().into_bytes();
@@ -104,14 +104,14 @@ impl Relay {
     }
 }
 
-/// The relay's port for a party's media.
+/// Returns the relay's port for a party's media.
 fn port_of(reply: &str) -> SocketAddr {
     let rest = reply.split("m=audio ").nth(1).expect("audio");
     let port = rest.split(' ').next().expect("a port");
     SocketAddr::from(([127, 0, 0, 1], port.parse().expect("a port")))
 }
 
-/// A party with PCMU.
+/// A party that uses PCMU.
 struct Party {
     name: &'static str,
     socket: UdpSocket,
@@ -160,7 +160,7 @@ impl Party {
         self.time += payload.len() as u32;
     }
 
-    /// The samples of this many packets of 20 ms.
+    /// Returns the samples of the next `packets` packets of 20 ms.
     fn hear(&self, packets: usize) -> Vec<f64> {
         let mut heard = Vec::new();
         for _ in 0..packets {
@@ -173,7 +173,7 @@ impl Party {
     }
 }
 
-/// A tone of this many frames.
+/// Returns a tone of this many frames.
 fn tone(rate_hz: u32, frames: usize) -> impl Iterator<Item = i16> {
     (0..frames).map(move |frame| {
         let angle = TAU * TONE_HZ * frame as f64 / f64::from(rate_hz);
@@ -197,7 +197,7 @@ fn write_tone(path: &Path, rate_hz: u32, channels: u16, seconds: usize) {
     writer.finalize().expect("finished");
 }
 
-/// The level of a frequency, 1 for that of [`tone`], and the level of the rest.
+/// Returns the level of a frequency, where 1 is that of [`tone`], and the level of the rest.
 fn level(samples: &[f64], rate_hz: f64) -> (f64, f64) {
     let angle = |n: usize| TAU * TONE_HZ * n as f64 / rate_hz;
     let each = || samples.iter().enumerate();
@@ -244,7 +244,7 @@ fn files_of_each_format_are_played() {
         let heard = parties[1].hear(90);
         // Skip the start, to which encoders add silence.
         let (level, noise) = level(&heard[2400..14_400], 8000.0);
-        // Allow 0.5 dB, and the noise of µ-law.
+        // The tolerance covers 0.5 dB, and the noise of µ-law.
         assert!((0.94..1.06).contains(&level), "{name}: {level}");
         assert!(noise < 0.05, "{name}: {noise}");
     }
@@ -272,18 +272,18 @@ fn part_of_a_blob_plays_the_requested_number_of_times() {
     let heard = parties[1].hear(70);
     let expected = tone(8000, 8000).skip(4000).chain(tone(8000, 7200));
     for (at, (heard, sent)) in heard.iter().zip(expected).enumerate() {
-        // A step of µ-law at this level.
+        // The difference is within a step of µ-law at this level.
         assert!(
             (heard * 32768.0 - f64::from(sent)).abs() < 260.0,
             "{at}: {heard} {sent}"
         );
     }
     let [mut a, b] = parties;
-    // After the end, the other party is heard.
+    // After the end of the file, the party hears the other party.
     assert!(is_heard(&mut a, &b) == 0, "more than was asked for");
 }
 
-/// Sends until the other party receives it. Returns the number of other packets before that.
+/// Sends packets until the other party receives one. Returns the number of other packets that this party received before.
 fn is_heard(from: &mut Party, to: &Party) -> usize {
     const SPOKEN: [u8; 160] = [0x2a; 160];
     let started = Instant::now();
@@ -308,7 +308,7 @@ fn is_heard(from: &mut Party, to: &Party) -> usize {
     others
 }
 
-/// Ringback: before the answer, the offerer hears the file. After it, the offerer hears the other party.
+/// The file is a ringback: the offerer hears it before the answer, and then hears the other party.
 #[test]
 fn file_is_played_to_the_offerer_before_the_answer() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -332,14 +332,14 @@ fn file_is_played_to_the_offerer_before_the_answer() {
     let answer: [(&str, &[u8]); 2] = [("to-tag", b"b"), ("sdp", &sdps[1])];
     let to_a = relay.ask_ok("answer", &[&base[..], &answer].concat());
     (a.relay, b.relay) = (Some(port_of(&to_a)), Some(port_of(&to_b)));
-    // Until it is stopped.
+    // The file plays until it is stopped.
     a.hear(10);
     relay.ask_ok("stop media", &base);
     is_heard(&mut b, &a);
     is_heard(&mut a, &b);
 }
 
-/// Other programs write WAV through a pipe, with G.711, and with chunks of odd lengths.
+/// Other programs write WAV files through a pipe, with G.711, and with chunks of odd lengths.
 #[test]
 fn wav_files_of_other_programs_are_played() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -392,7 +392,7 @@ fn wav_files_of_other_programs_are_played() {
         ];
         relay.ask_ok("play media", &keys);
         for (at, (heard, sent)) in parties[1].hear(20).iter().zip(tone(8000, 8000)).enumerate() {
-            // Steps of both laws at this level.
+            // The difference is within a step of both laws at this level.
             let difference = heard * 32768.0 - f64::from(sent);
             assert!(difference.abs() < 600.0, "{name}, {at}: {heard} {sent}");
         }
@@ -408,7 +408,7 @@ fn unplayable_file_is_refused_with_name_and_reason() {
     std::fs::write(path("cut.flac"), "fLaC").expect("written");
     std::fs::write(path("cut.opus"), "OggS").expect("written");
     std::fs::write(path("cut.wav"), "RIFF").expect("written");
-    // This file is really empty: the length is 0, and nothing follows.
+    // This file is really empty. In a file that was written through a pipe, the length would be 0 too, but data would follow.
     write_tone(Path::new(&path("silent.wav")), 8000, 1, 0);
     let made = Command::new("mkfifo").arg(path("pipe")).status();
     assert!(made.expect("mkfifo").success());
@@ -466,11 +466,11 @@ fn playback_ends_by_request_or_replacement() {
         b.hear(5);
     }
     relay.ask_ok("stop media", &keys[..2]);
-    // The other party is heard again in place of the tone. Otherwise, the tone would last for days.
+    // The party hears the other party again instead of the tone, which would otherwise last for days.
     is_heard(&mut a, &b);
 }
 
-/// Lets both parties send packets. `speaks`: whether B sends a packet. Returns the lateness of the latest packet.
+/// Lets both parties send packets. `speaks` decides whether B sends a packet. Returns how late the latest packet was.
 fn talk(
     [a, b]: &mut [Party; 2],
     packets: std::ops::Range<usize>,
@@ -483,7 +483,7 @@ fn talk(
     let start = Instant::now();
     for (at, number) in packets.enumerate() {
         let payload = &codes[number * 160..(number + 1) * 160];
-        // The pace of a call.
+        // Packets are sent at the pace of a call.
         let due = start + Duration::from_millis(20 * at as u64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         late = late.max(due.elapsed());
@@ -497,12 +497,12 @@ fn talk(
     late
 }
 
-/// Left and right.
+/// Returns the left and the right channel of a recording.
 fn recorded(path: &Path) -> [Vec<f64>; 2] {
     let mut file = hound::WavReader::open(path).expect("a WAV file");
     assert_eq!(file.spec().channels, 2);
     assert_eq!(file.spec().sample_rate, 8000);
-    // The header of a truncated file gives a longer length.
+    // The header of a truncated file states a length that is too long.
     let samples: Vec<i16> = file.samples::<i16>().map_while(Result::ok).collect();
     let channel = |at: usize| {
         let own = samples.iter().skip(at).step_by(2);
@@ -511,7 +511,7 @@ fn recorded(path: &Path) -> [Vec<f64>; 2] {
     [channel(0), channel(1)]
 }
 
-/// The loud parts of a channel: first and last frame of each part without 100 ms of silence.
+/// Returns the loud parts of a channel, each with its first and last frame. 100 ms of silence end a part.
 fn stretches(samples: &[f64]) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = Vec::new();
     for (at, _) in samples.iter().enumerate().filter(|(_, s)| s.abs() > 0.1) {
@@ -523,7 +523,7 @@ fn stretches(samples: &[f64]) -> Vec<(usize, usize)> {
     found
 }
 
-/// The files without the journal.
+/// Returns the recorded files in a folder, without the journal.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let entries = entries.map(|entry| entry.expect("a file"));
@@ -541,7 +541,7 @@ fn only_file(folder: &Path) -> std::path::PathBuf {
 
 #[test]
 fn both_sides_are_recorded_in_synchrony() {
-    // If the machine kept this program from running, the test proves nothing about the recording.
+    // If the machine kept this program from sending in time, the test proves nothing about the recording, so it runs again.
     let is_judged = (0..10).any(|_| both_sides_are_recorded());
     assert!(is_judged, "ten times, packets left late");
 }
@@ -564,7 +564,7 @@ fn both_sides_are_recorded() -> bool {
     let [left, right] = recorded(&directory.path().join("two.wav"));
     let (a, b) = (stretches(&left), stretches(&right));
     assert_eq!((a.len(), b.len()), (1, 2), "{a:?} {b:?}");
-    // Allow a tenth of a second: a slice, and the offset that a channel may have before it is corrected.
+    // The tolerance is a tenth of a second: a slice, and the offset that a channel may have before it is corrected.
     let near = |one: usize, other: usize| one.abs_diff(other) <= 800;
     assert!(near(a[0].0, b[0].0), "{a:?} {b:?}");
     assert!(near(a[0].1, b[1].1), "{a:?} {b:?}");
@@ -642,8 +642,8 @@ fn the_recording_of_a_killed_relay_can_be_read_by_other_programs() {
     assert!(read.status.success() && read.stderr.is_empty(), "{read:?}");
 }
 
-/// Wireshark's command line program reads a party's packets in the file: addresses, numbers and payloads. It also checks the
-/// headers' checksums.
+/// Wireshark's command line program reads a party's packets in the file (addresses, numbers and payloads), and checks the checksums of the
+/// headers.
 #[test]
 fn packets_are_recorded_as_wireshark_reads_them() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -655,7 +655,7 @@ fn packets_are_recorded_as_wireshark_reads_them() {
     relay.ask_ok("start recording", &[("call-id", b"packets")]);
     let first = parties[0].sent;
     talk(&mut parties, 10..60, |_| true);
-    // The process was killed.
+    // The process was killed, so this file was not ended.
     let file = only_file(directory.path());
     let count = || {
         read_packets(&file, &parties)
@@ -675,7 +675,7 @@ fn packets_are_recorded_as_wireshark_reads_them() {
             .filter(|one| one.side == side)
             .collect();
         let numbers: Vec<u16> = own.iter().map(|one| one.number).collect();
-        // The recording begins with the request.
+        // The recording begins when it is requested.
         assert!(numbers[0].abs_diff(first) <= 3, "{numbers:?}");
         assert!(
             numbers.windows(2).all(|pair| pair[1] == pair[0] + 1),
@@ -743,7 +743,7 @@ fn read_packets(file: &Path, parties: &[Party; 2]) -> Vec<Packet> {
             .position(|own| *own == port(1))
             .expect("a party");
         assert_eq!(port(2), relay[side]);
-        // PCMU; "Good".
+        // The values mean PCMU and "Good".
         assert_eq!(values[4..], ["0", "127.0.0.1", "1"]);
         Packet {
             at_s: values[0].parse().expect("a time"),
@@ -820,7 +820,7 @@ fn recordings_without_a_folder_or_outside_of_it_are_refused() {
     relay.ask_ok("offer", &again);
     relay.running.wait_for("recording");
     talk(&mut parties, 0..1, |_| true);
-    // The end of the process ends its recordings.
+    // When the process ends, its recordings end too.
     relay.running.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(relay.running.child.wait().expect("it ends").success());
     let path = only_file(directory.path());
@@ -828,7 +828,8 @@ fn recordings_without_a_folder_or_outside_of_it_are_refused() {
     recorded(&path);
 }
 
-/// Some phones use these payload types. 72 with the marker looks like a sender report, but reports have their own port here.
+/// Some phones use these payload types. A packet of type 72 with the marker looks like a sender report, but here reports have their own
+/// port.
 #[test]
 fn payload_types_64_to_95_pass_both_ways_without_mux() {
     let mut relay = Relay::start(&[]);

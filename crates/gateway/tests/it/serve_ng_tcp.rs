@@ -1,4 +1,4 @@
-//! The ng protocol by TCP, for a client that sends its messages one after another, however the network divides them.
+//! The ng protocol by TCP. A client sends its messages one after another, and the network may divide them anywhere.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -25,14 +25,14 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Expects exactly these bytes.
+/// Asserts that exactly these bytes come next.
 fn expect(stream: &mut TcpStream, expected: &str) {
     let mut heard = vec![0; expected.len()];
     stream.read_exact(&mut heard).expect("a reply in time");
     assert_eq!(String::from_utf8_lossy(&heard), expected);
 }
 
-/// All bytes until the relay closes.
+/// Returns all bytes up to the relay's end of the connection.
 fn rest(stream: &mut TcpStream) -> String {
     let mut heard = Vec::new();
     match stream.read_to_end(&mut heard) {
@@ -54,7 +54,7 @@ fn offer(cookie: &str, call: &str) -> String {
 fn requests_on_a_connection_are_answered_in_their_order_and_encoding() {
     let (_running, address) = start(&[]);
     let mut stream = connect(address);
-    // Several messages at once, with and without white space between them.
+    // Several messages come at once, with and without white space between them.
     stream
         .write_all(b"1 d7:command4:pinge2 {\"command\": \"ping\"}\r\n3 d7:command4:pinge")
         .expect("sent");
@@ -62,12 +62,12 @@ fn requests_on_a_connection_are_answered_in_their_order_and_encoding() {
         &mut stream,
         "1 d6:result4:ponge2 {\"result\":\"pong\"}3 d6:result4:ponge",
     );
-    // Byte by byte.
+    // A message comes byte by byte.
     for byte in b"4 d7:command4:pinge" {
         stream.write_all(&[*byte]).expect("sent");
     }
     expect(&mut stream, "4 d6:result4:ponge");
-    // If the client closes, the connection closes after the last reply.
+    // If the client closes its side, the relay still sends the last reply, and then closes the connection.
     stream.write_all(b"5 d7:command4:pinge").expect("sent");
     stream.shutdown(Shutdown::Write).expect("half closed");
     assert_eq!(rest(&mut stream), "5 d6:result4:ponge");
@@ -102,7 +102,7 @@ fn garbage_and_incomplete_requests_do_not_affect_others() {
         b"1 d7:command4:pingx",
         b"1 d99999999:",
         &[b'a'; 200],
-        // A reply is not a request.
+        // This is a reply, and not a request.
         b"1 d6:result4:ponge",
     ] {
         let mut stream = connect(address);

@@ -14,7 +14,7 @@ fn path(made: &Value) -> &str {
     made["path"].as_str().expect("a path")
 }
 
-/// RTCP reports (RFC 3550, section 6.4.2) about the relay's media, and the relay's own reports about incoming media.
+/// The reports are the parties' RTCP about the relay's media (RFC 3550, section 6.4.2), and the relay's own RTCP about incoming media.
 #[test]
 fn rtcp_reports_of_both_sides_are_shown() {
     let relay = Relay::start(&[]);
@@ -36,7 +36,7 @@ fn rtcp_reports_of_both_sides_are_shown() {
     wait_until(|| side(0)["sender_report"]["packets_lost"] == 10);
     assert_eq!(side(1)["sender_report"]["packets_lost"], 0);
     let ssrc = crate::common::receive(&a.socket).ssrc;
-    // The report: a quarter of the last packets is lost, five packets in all, with a jitter of 10 ms at 8000 Hz.
+    // According to the report, a quarter of the last packets is lost, five packets in all, and the jitter is 10 ms at 8000 Hz.
     let mut report = vec![0x81, 201, 0, 7];
     let words = [0x5678, ssrc, 64 << 24 | 5, 60, 80, 0, 0];
     report.extend(words.iter().flat_map(|word: &u32| word.to_be_bytes()));
@@ -57,7 +57,7 @@ fn hold_mute_and_recording_are_shown() {
     let (made, [mut a, _b]) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
     a.say(0x12);
     let tag = json!({"tag": made["sides"][0]["tag"]});
-    // The call shows hold and mute of each side, and the recording. The list shows the same.
+    // The reply for the call contains hold and mute of each side, and the recording. The list contains the same values.
     let is_now = |sides: [[bool; 2]; 2], recorded: bool| {
         let detail = relay.get_json(path(&made));
         let stream = &detail["streams"][0];

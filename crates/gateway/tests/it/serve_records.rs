@@ -39,7 +39,7 @@ fn ended_call_leaves_a_cdr() {
     a.call(&to_a);
     b.call(&to_b);
     hear_each_other(&mut a, &mut b);
-    // An unknown sender, which is not heard.
+    // An unknown sender sends, but is not heard.
     let stranger = crate::common::socket();
     for number in 0..5 {
         stranger
@@ -50,7 +50,7 @@ fn ended_call_leaves_a_cdr() {
     let reply = relay.ask(json!({"command": "delete", "call-id": "1", "from-tag": "a"}));
     let counted = &reply["totals"]["RTP"]["packets"];
     wait_until(|| !lines(&path).is_empty());
-    // Another call, which is not answered.
+    // A second call is never answered.
     relay.pass("offer", "\"2\"\n", &json!({}), &a.sdp(PCMU));
     relay.ask(json!({"command": "delete", "call-id": "\"2\"\n", "from-tag": "a"}));
     wait_until(|| lines(&path).len() == 2);
@@ -66,7 +66,7 @@ fn ended_call_leaves_a_cdr() {
         time("ended_unix_ms"),
         unix_ms(),
     ];
-    // Times may differ slightly, because the wall clock and the monotonic clock are read one after the other.
+    // Times may differ slightly, because the two clocks (wall and monotonic) are read one after the other.
     assert!(
         times.windows(2).all(|pair| pair[0] <= pair[1] + 1),
         "{times:?}"
@@ -100,7 +100,7 @@ fn ended_call_leaves_a_cdr() {
     assert!(second.get("answered_unix_ms").is_none(), "{second}");
 }
 
-/// Calls that end with the process have CDRs, too, with the last statistics of their streams.
+/// Calls that end with the process have CDRs too, with the last statistics of their streams.
 #[test]
 fn calls_that_end_with_the_process_leave_cdrs() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -123,7 +123,7 @@ fn calls_that_end_with_the_process_leave_cdrs() {
     );
 }
 
-/// Like logrotate, the test moves the file away, and sends a signal to the process.
+/// The test moves the file away and sends a signal to the process, as logrotate does.
 #[test]
 fn moved_cdr_file_is_created_again() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,5 @@
-//! Calls of `threadbare serve` that continue in another process, observed at their parties. According to RFC 3550, appendix
-//! A.1, receivers treat a jump of up to 3000 numbers as a gap. According to RFC 3711, they have a rollover counter and replay
-//! protection.
+//! Calls of `threadbare serve` that continue in another process, observed at their parties. Receivers treat a jump of up to 3000 numbers as
+//! a gap (RFC 3550, appendix A.1). With SRTP, they have a rollover counter and replay protection (RFC 3711).
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +29,7 @@ fn with_state() -> (Relay, tempfile::TempDir) {
     (relay, folder)
 }
 
-/// A call of PCMU on both sides, with the ports that each party got.
+/// Sets up a call of PCMU on both sides. Returns the parties, and the port that each of them got.
 fn call(relay: &mut Relay, name: &str) -> (Party, Party, [u16; 2]) {
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
     let ports = set_up(relay, name, &mut a, &mut b);
@@ -46,7 +45,7 @@ fn set_up(relay: &mut Relay, name: &str, a: &mut Party, b: &mut Party) -> [u16; 
     [port_of(&to_a), port_of(&to_b)]
 }
 
-/// Asserts that a stream continues: the source is the same, and numbers and timestamps advance by at most a gap.
+/// Asserts that a stream continues: it has the same source, and its numbers and timestamps advance by no more than a gap.
 fn go_on(before: Seen, after: &[Seen]) {
     let mut last = before;
     for next in after {
@@ -62,11 +61,11 @@ fn go_on(before: Seen, after: &[Seen]) {
     }
 }
 
-/// Restarts the relay, and checks that both parties' streams continue afterwards.
+/// Restarts the relay. Checks that both parties' streams continue afterwards.
 fn over_restart(relay: &mut Relay, signal: Signal, a: &mut Party, b: &mut Party) -> String {
     hear_each_other(a, b);
     let log = relay.restart(signal);
-    // Discard packets that were sent before.
+    // Discard the packets that were sent before the restart.
     a.listen();
     b.listen();
     let before = [&*a, &*b].map(|party| *party.seen.last().expect("packets"));
@@ -89,7 +88,7 @@ fn calls_survive_kill_9() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Once more: restored calls are saved too.
+    // The second restart shows that restored calls are saved too.
     over_restart(&mut relay, Signal::SIGKILL, &mut a, &mut b);
     assert_eq!(
         set_up(&mut relay, "1", &mut a, &mut b),
@@ -106,7 +105,7 @@ fn calls_survive_kill_9() {
     assert!(!log.contains("calls restored"), "{log}");
 }
 
-/// If the process ends in order, no party gets a BYE, and numbers continue without a large gap.
+/// If the process ends in order, no party gets a BYE, and the numbers continue without a large gap.
 #[test]
 fn an_orderly_restart_skips_few_numbers() {
     let (mut relay, _folder) = with_state();
@@ -137,7 +136,7 @@ fn line(crypto: &Crypto) -> String {
     format!("\r\na=crypto:{}", &*crypto.to_value())
 }
 
-/// The relay's sending key, from the line with this suite.
+/// Returns the relay's sending key, from the line with this suite.
 fn key_in(sdp: &str, suite: Suite) -> Crypto {
     let lines = sdp
         .lines()
@@ -209,7 +208,7 @@ fn held_party_stays_held_and_a_pending_offer_is_answered() {
         &hold,
         &b.sdp(&format!("{PCMU}\r\na=recvonly")),
     );
-    // An offer ends the hold. The next process gets the answer.
+    // An offer ends the hold. Its answer goes to the next process.
     let to_b = relay.pass("offer", "1", &hold, &a.sdp(PCMU));
     assert_eq!(port_of(&to_b), ports[1]);
     talk(&mut a, &mut b, |_, b| b.heard.len() > 24_000);
@@ -224,7 +223,7 @@ fn held_party_stays_held_and_a_pending_offer_is_answered() {
     hear_each_other(&mut a, &mut b);
 }
 
-/// Media that are only forwarded continue, and so do a party's mutes.
+/// Media that are only forwarded continue, and the mutes of a party stay.
 #[test]
 fn other_media_and_mutes_continue_after_a_restart() {
     const LINES: &str =
@@ -267,7 +266,7 @@ fn other_media_and_mutes_continue_after_a_restart() {
     let block = json!({"command": "unblock media", "call-id": "1", "from-tag": "a"});
     assert_eq!(relay.ask(block)["result"], "ok");
     hear_each_other(&mut a, &mut b);
-    // A is blocked, and so was its video; both states continue.
+    // The block has ended, so the video passes in both directions.
     pass(b"after");
 }
 
@@ -288,19 +287,19 @@ fn recording_continues_in_another_file() {
     relay.stop(Signal::SIGTERM);
     let files = std::fs::read_dir(recordings.path()).expect("a folder");
     let files = files.map(|file| file.expect("a file"));
-    // The files without the journal.
+    // Leave out the journal.
     let files = files.filter(|file| file.path().extension() == Some("wav".as_ref()));
     let lengths: Vec<u64> = files
         .map(|file| file.metadata().expect("a file").len())
         .collect();
-    // At least a quarter of a second: two channels of 16 bits at 8 kHz. Unwritten data of the first process is lost.
+    // The file has at least a quarter of a second: two channels of 16 bits at 8 kHz. Data that the first process had not written are lost.
     assert!(
         lengths.len() == 2 && lengths.iter().all(|len| *len > 8000),
         "{lengths:?}"
     );
 }
 
-/// The tones of a file: each lasts a second.
+/// The tones of the file. Each lasts a second.
 const SCALE_HZ: [f64; 6] = [300.0, 500.0, 700.0, 1100.0, 1500.0, 1900.0];
 
 fn write_scale(path: &Path) {
@@ -320,7 +319,7 @@ fn write_scale(path: &Path) {
     writer.finalize().expect("finished");
 }
 
-/// Returns the index of the tone in each 100 ms. `None`: no tone, or more than one.
+/// Returns the index of the tone in each 100 ms. `None`: there is no tone, or more than one.
 fn tones(heard: &[f64]) -> Vec<Option<usize>> {
     let power = |pcm: &[f64], hz: f64| {
         let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;
@@ -346,7 +345,7 @@ fn playback_continues_after_a_restart() {
     let play = json!({"command": "play media", "call-id": "1", "from-tag": "a", "file": file, "repeat-times": 2});
     assert_eq!(relay.ask(play)["result"], "ok");
     let last = SCALE_HZ.len() - 1;
-    // Two repetitions; the process ends during the second one.
+    // The file plays twice, and the process ends during the second repetition.
     let is_again = |heard: &[f64]| {
         let tones = tones(heard);
         let end = tones.iter().position(|tone| *tone == Some(last));
@@ -372,7 +371,7 @@ fn playback_continues_after_a_restart() {
         "{reached}, then {heard:?}"
     );
     assert!(heard.is_sorted() && heard.contains(&last), "{heard:?}");
-    // A playback that has ended or was stopped does not start again.
+    // A playback that has ended or was stopped is not started again.
     for is_stopped in [false, true] {
         if is_stopped {
             let play = json!({"command": "play media", "call-id": "1", "from-tag": "a", "file": file, "repeat-times": 9});
@@ -390,7 +389,7 @@ fn playback_continues_after_a_restart() {
     }
 }
 
-/// If the file is missing, the log reports it, and the party hears the other party.
+/// If the file is missing, the log reports it, and the party hears the other party instead.
 #[test]
 fn missing_file_of_a_playback_is_reported() {
     let (mut relay, folder) = with_state();
@@ -403,7 +402,7 @@ fn missing_file_of_a_playback_is_reported() {
     relay.stop(Signal::SIGTERM);
     std::fs::remove_file(&file).expect("it was there");
     let mut log = relay.start_again();
-    // The file is opened while the service starts.
+    // The file is opened while the service starts, so the message may have come already.
     if !log.contains("cannot play a file") {
         log = relay.running.wait_for("cannot play a file").to_string();
     }
@@ -420,7 +419,7 @@ fn time_outs_include_the_time_of_a_restart() {
     hear_each_other(&mut a, &mut b);
     let silent = Instant::now();
     relay.stop(Signal::SIGKILL);
-    // Wait for the time-out itself, because no event shows it.
+    // Nothing shows that the time-out has been reached, so wait that long.
     std::thread::sleep(Duration::from_millis(2100).saturating_sub(silent.elapsed()));
     let log = relay.start_again();
     let ended = log.lines().find(|line| line.contains("the call has ended"));
@@ -463,7 +462,7 @@ fn full_disk_is_reported_and_recovered_from() {
     relay.limit_files(&bytes.to_string());
     let sdp = a.sdp(PCMU);
     let mut calls = 0;
-    // The calls are not answered, so they have no media.
+    // These calls are not answered, so they have no media.
     while calls < 1500 {
         relay.pass("offer", &format!("waiting-{calls}"), &json!({}), &sdp);
         calls += 1;
@@ -480,7 +479,7 @@ fn full_disk_is_reported_and_recovered_from() {
     let log = relay.restart(Signal::SIGKILL);
     let back = log.lines().find(|line| line.contains("calls restored"));
     let back: Value = serde_json::from_str(back.expect(&log)).expect("JSON");
-    // Meanwhile another program on this machine may take one of some thousand ports.
+    // Meanwhile, another program on this machine may have taken one of some thousand ports.
     let taken = log
         .lines()
         .filter(|line| line.contains("a call is not restored"));
@@ -514,14 +513,14 @@ fn without_state_calls_end_with_the_process() {
     assert_eq!(relay.ask(json!({"command": "list"}))["calls"], json!([]));
 }
 
-/// The message of a process that refuses to start.
+/// Returns the error text of a process that refuses to start.
 fn refused(path: &Path) -> String {
     let path = path.to_str().expect("a text").to_owned();
     let output = Relay::command(&["--state".to_owned(), path])
         .output()
         .expect("the program");
     assert!(!output.status.success());
-    // Messages are wrapped at the terminal's width.
+    // Error texts are wrapped at the width of the terminal.
     let said = String::from_utf8(output.stderr).expect("a text");
     said.replace(['\n', '│'], " ")
         .split_whitespace()
@@ -543,7 +542,7 @@ fn systemd_sets_the_folder_and_a_file_in_use_is_refused() {
     assert!(said.contains("another process uses the file"), "{said}");
 }
 
-/// If the gateway refused to start, all future calls would fail. If it starts, only the calls in the damaged file are lost.
+/// If the gateway refused to start, all future calls would fail. So it starts, and only the calls in the damaged file are lost.
 #[test]
 fn a_damaged_file_is_renamed_and_the_gateway_starts() {
     let folder = tempfile::tempdir().expect("a folder");

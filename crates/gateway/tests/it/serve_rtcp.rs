@@ -1,4 +1,4 @@
-//! Where a served call sends its RTCP reports, and from where it accepts them.
+//! Where a call's RTCP reports are sent to, and where they are accepted from.
 
 use std::net::UdpSocket;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 const PCMU: &str = "m=audio PORT RTP/AVP 0";
 
-/// A receiver report without blocks (RFC 3550, section 6.4.2), and a source description with a canonical name (section 6.5).
+/// Returns a receiver report without blocks (RFC 3550, section 6.4.2), and a source description with a canonical name (section 6.5).
 fn report(ssrc: u32) -> Vec<u8> {
     let mut packet = vec![0x80, 201, 0, 1];
     packet.extend(ssrc.to_be_bytes());
@@ -23,8 +23,8 @@ fn has_report(socket: &UdpSocket) -> bool {
     received.is_ok_and(|len| rtcp_types::Compound::parse(&room[..len]).is_ok())
 }
 
-/// RFC 3605, section 2.1: "The RTCP attribute is used to document the RTCP port used for a media stream, when that port is not
-/// the next higher (odd) port number following the RTP port". If the address differs, too, the attribute contains it.
+/// "The RTCP attribute is used to document the RTCP port used for a media stream, when that port is not the next higher (odd) port number
+/// following the RTP port" (RFC 3605, section 2.1). If the address differs too, the attribute contains it.
 #[test]
 fn reports_go_to_the_described_address() {
     for rtcp_host in ["127.0.0.1", "127.0.0.2"] {
@@ -44,13 +44,13 @@ fn reports_go_to_the_described_address() {
         let mut told = [false; 2];
         talk(&mut a, &mut b, |a, b| {
             assert!(!has_report(&a.reports), "to the port after RTP's");
-            // B uses the default port.
+            // B uses the default port, which is the next one.
             for (told, socket) in told.iter_mut().zip([&own, &b.reports]) {
                 *told |= has_report(socket);
             }
             told == [true; 2]
         });
-        // The relay accepts the party's own reports from there.
+        // The relay accepts the party's own reports from that address.
         let mut to = a.to.expect("called");
         to.set_port(to.port() + 1);
         own.send_to(&report(437), to).expect("loopback");

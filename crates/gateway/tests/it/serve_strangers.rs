@@ -1,7 +1,7 @@
 //! Unknown hosts send to the ports of calls and streams. The parties still hear each other, and an unknown host gets at most
 //! three of their packets.
 //!
-//! The tests of `threadbare_rtp::leg` have these and more scenes in virtual time.
+//! The tests of `threadbare_rtp::leg` have these scenes and more in virtual time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -21,7 +21,7 @@ fn ways() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// Sets up a call with each kind of media, with these keys.
+/// Sets up a call for each kind of media, with these keys in the offer.
 fn all_media(way: &str, keys: &Value) -> Vec<(Scene, Value)> {
     let srtp = format!("m=audio PORT RTP/SAVP 0{}", line(&own_key(1, A)));
     let fax = "m=image PORT udptl t38";
@@ -57,12 +57,12 @@ fn all_media(way: &str, keys: &Value) -> Vec<(Scene, Value)> {
     scenes.collect()
 }
 
-/// Scene: an unknown host sends five packets before the party's first one, and then one packet each second.
+/// An unknown host sends five packets before the party's first one, and then one packet each second.
 #[test]
 fn a_stranger_before_the_first_packet_takes_no_call() {
     let folder = tempfile::tempdir().expect("a directory");
     let folder = folder.path().to_str().expect("a text");
-    // The jitter buffer of the transcoded call is large enough for a busy machine.
+    // The jitter buffer of the transcoded call is long enough for a busy machine.
     let mut relay = Relay::start(&["--latency", "200", "--recording-dir", folder]);
     let mut scenes = Vec::new();
     for (way, keys) in ways() {
@@ -92,7 +92,7 @@ fn a_stranger_before_the_first_packet_takes_no_call() {
     );
 }
 
-/// Scene: the unknown host sends to both sides, as many packets as the parties, and starts before them.
+/// The unknown host sends to both sides. It sends as many packets as the parties, and starts before them.
 #[test]
 fn a_stranger_that_never_stops_starves_no_call() {
     let mut relay = Relay::start(&[]);
@@ -117,7 +117,7 @@ fn a_stranger_that_never_stops_starves_no_call() {
     scenes.iter().for_each(Scene::assert_safe);
 }
 
-/// Scene: a phone of an earlier call still sends to B's port when the offer opens it.
+/// A phone of an earlier call still sends to B's port when the offer opens the port.
 #[test]
 fn packets_between_offer_and_answer_set_no_address() {
     let mut relay = Relay::start(&[]);
@@ -218,8 +218,8 @@ fn a_new_address_is_accepted_while_the_old_source_still_sends() {
     }
 }
 
-/// A is behind a NAT: no packets come from its described address. An unknown host sends first, and looks like another party
-/// behind a NAT, unless packets are authenticated (SRTP) or the proxy names A's host.
+/// A is behind a NAT, so no packets come from its described address. An unknown host sends first. It looks like a party behind a NAT,
+/// unless packets are authenticated (SRTP) or the proxy names A's host.
 #[test]
 fn stranger_is_latched_unless_keys_or_the_proxy_exclude_it() {
     let mut relay = Relay::start(&[]);
@@ -296,7 +296,7 @@ fn a_call_moves_from_a_stranger_to_the_signalled_address() {
     });
     drain(&mut scenes, Scene::is_heard);
     for scene in &scenes {
-        // Packets of the unknown host wait in the jitter buffer when A takes over the call.
+        // When A takes over the call, packets of the unknown host are still in the jitter buffer.
         let (heard, leaked) = (&scene.b.heard, scene.leaked());
         assert!(
             scene.is_heard() && leaked <= 3,
@@ -306,7 +306,7 @@ fn a_call_moves_from_a_stranger_to_the_signalled_address() {
     }
 }
 
-/// Scene: A sends, is silent for four seconds, and sends again. The unknown host sends from the pause onwards.
+/// A sends, is silent for four seconds, and sends again. The unknown host sends from the beginning of the pause.
 #[test]
 fn no_stranger_takes_a_call_during_a_pause() {
     let mut relay = Relay::start(&[]);
@@ -436,8 +436,8 @@ fn another_host_replaces_a_party_only_with_media_handover() {
     }
 }
 
-/// docs/ng.md, `asymmetric`: packets from any address are accepted; with `strict-source`, only those from the signalled
-/// one.
+/// docs/ng.md says about `asymmetric`: packets from any address are accepted, and with `strict-source` only those from the signalled
+/// address.
 #[test]
 fn asymmetric_party_may_send_from_anywhere_but_receives_at_its_address() {
     let mut relay = Relay::start(&[]);
@@ -451,7 +451,7 @@ fn asymmetric_party_may_send_from_anywhere_but_receives_at_its_address() {
         scene.offer(&mut relay, &flags);
         let keys = if name == "off" { flags } else { json!({}) };
         scene.answer(&mut relay, &keys);
-        // A sends from this address, and receives at its described one.
+        // A sends from this address, and receives at the one in its description.
         scene.stranger.mark = NEW;
         scenes.push(scene);
     }
@@ -486,7 +486,7 @@ fn asymmetric_party_may_send_from_anywhere_but_receives_at_its_address() {
     }
 }
 
-/// A stream of a file, from A to B.
+/// Configures a stream from A to B. Returns its table for the file.
 fn stream(scene: &mut Scene, keys: &str) -> String {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     (scene.a.to, scene.stranger.to) = (Some(listen), Some(listen));
@@ -500,7 +500,7 @@ fn stream(scene: &mut Scene, keys: &str) -> String {
 /// The settings of a stream, without and with a latch window.
 const WINDOWS: [(&str, &str); 2] = [("open", ""), ("window", "latch-window = 3")];
 
-/// The first scene, for streams whose party is named by `sources`.
+/// This is the first scene, for streams whose `sources` name the party.
 #[test]
 fn a_stranger_before_the_first_packet_takes_no_stream_with_sources() {
     let mut file = String::new();
@@ -531,8 +531,8 @@ fn a_stranger_before_the_first_packet_takes_no_stream_with_sources() {
     }
 }
 
-/// docs/gateway.md: a stream without `sources` has no signalled address. Another host takes over after three seconds of silence;
-/// with `latch-window`, it never does.
+/// docs/gateway.md says that a stream without `sources` has no signalled address. Another host takes over after three seconds of silence,
+/// but never with `latch-window`.
 #[test]
 fn a_stream_without_sources_accepts_its_first_sender() {
     let mut file = String::new();

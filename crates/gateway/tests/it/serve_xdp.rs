@@ -1,4 +1,4 @@
-//! `threadbare serve --xdp`: parties on a real link, whose packets bypass the sockets.
+//! `threadbare serve --xdp`. The parties are on a real link, and their packets bypass the sockets.
 
 #[path = "../../../xdp/tests/common/link.rs"]
 mod link;
@@ -22,7 +22,7 @@ fn by_rings(more: &[&str]) -> Relay {
     start(&[&["--xdp", DEVICE, "--threads", "2"], more].concat())
 }
 
-/// Returns the packets received and sent: all of them, and those through the rings.
+/// Returns the numbers of received and sent packets: of all, and of those through the rings.
 fn counts(relay: &Relay) -> [[u64; 2]; 2] {
     let http = relay.http.expect("HTTP");
     let request = format!("GET /v1/contexts HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
@@ -51,7 +51,7 @@ fn agree(relay: &mut Relay, call: &str, keys: &Value, a: &mut Party, b: &mut Par
     a.call(&to_a);
 }
 
-/// Each party receives the other's tone in order, and almost all of it passed through the rings.
+/// Each party receives the other's tone in order, and almost all of it passes through the rings.
 #[test]
 fn all_kinds_of_calls_use_the_rings() {
     let Some(link) = Link::new() else { return };
@@ -82,7 +82,7 @@ fn all_kinds_of_calls_use_the_rings() {
         }
         let after = counts(&relay);
         let grown = |kind: usize, way: usize| after[kind][way] - before[kind][way];
-        // The first packets use the sockets, because the ports are not registered yet, and the return route is unknown.
+        // The first packets use the sockets, because the ports are not registered yet and the way back is unknown.
         for way in [0, 1] {
             assert!(
                 grown(1, way) * 10 > grown(0, way) * 8,
@@ -93,7 +93,7 @@ fn all_kinds_of_calls_use_the_rings() {
     }
 }
 
-/// The far end's receiver can decrypt the media (RFC 4568 and 3711).
+/// The receiver at the far end can decrypt the media (RFC 4568 and RFC 3711).
 #[test]
 fn an_encrypted_side_can_decrypt_packets_that_left_through_the_rings() {
     let Some(link) = Link::new() else { return };
@@ -130,7 +130,7 @@ fn an_encrypted_side_can_decrypt_packets_that_left_through_the_rings() {
     assert!(received > 100 && sent > 80, "{received} {sent}");
 }
 
-/// RFC 2474, as read by the far end's kernel.
+/// The kernel at the far end reads the type of service (RFC 2474).
 #[test]
 fn packets_through_the_rings_have_the_type_of_service() {
     let Some(link) = Link::new() else { return };
@@ -177,7 +177,7 @@ fn the_capabilities_of_the_documentation_are_enough() {
     assert!(received > 100 && sent > 80, "{received} {sent}");
 }
 
-/// After a kill, the next process uses the rings at once, and the streams continue.
+/// The next process uses the rings at once, and the streams continue.
 #[test]
 fn calls_use_the_rings_again_after_the_gateway_was_killed() {
     let Some(link) = Link::new() else { return };
@@ -196,7 +196,7 @@ fn calls_use_the_rings_again_after_the_gateway_was_killed() {
     assert!(received > 100 && sent > 80, "{received} {sent}");
 }
 
-/// A device goes down and comes back, as with an unplugged cable.
+/// A device goes down and comes back, as if a cable was unplugged.
 #[test]
 fn calls_continue_after_a_link_was_down() {
     let Some(link) = Link::new() else { return };
@@ -233,7 +233,7 @@ fn unusable_device_fails_the_start_by_name() {
         let done = command.output().expect("it runs");
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(!done.status.success(), "{said}");
-        // The report is wrapped at the terminal's width.
+        // The report is wrapped at the width of the terminal.
         let words: Vec<&str> = said
             .split_whitespace()
             .filter(|word| *word != "│")

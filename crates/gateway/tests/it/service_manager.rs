@@ -1,4 +1,4 @@
-//! Messages of `threadbare run` to the service manager, in the protocol of sd_notify(3): datagrams with NAME=VALUE lines to the
+//! Messages of `threadbare run` to the service manager. In the protocol of sd_notify(3), they are datagrams with lines NAME=VALUE to the
 //! socket in NOTIFY_SOCKET. WATCHDOG_USEC contains the watchdog's period.
 
 use std::os::unix::net::UnixDatagram;
@@ -36,7 +36,7 @@ impl Service {
         }
     }
 
-    /// The next message.
+    /// Waits for the next message, and returns its lines.
     fn told(&self) -> Vec<String> {
         let mut room = [0; 4096];
         let len = self.notified.recv(&mut room).expect("a message in time");
@@ -44,7 +44,7 @@ impl Service {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The next message with this line.
+    /// Waits for the next message that has this line, and returns its lines.
     fn told_with(&self, line: &str) -> Vec<String> {
         loop {
             let told = self.told();
@@ -123,7 +123,7 @@ fn the_watchdog_gets_keep_alives() {
     let told = service.told();
     assert_eq!(told[0], "READY=1");
     assert_eq!(status(&told), "1 of 1 streams run, new calls are accepted");
-    // The first keep-alive does not depend on an answer of the control thread; the others do.
+    // The first keep-alive comes without an answer from the control thread, and all later ones need it.
     service.told_with("WATCHDOG=1");
     for _ in 0..3 {
         let told = service.told_with("WATCHDOG=1");

@@ -1,4 +1,4 @@
-//! The streams of a file over HTTP: their state, their last seconds, and their alarms.
+//! The streams of a configuration file over HTTP: their state, their last seconds, and their alarms.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use crate::common::{LIMIT, Running, free_port, rtp, socket, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A gateway with HTTP, and further tables.
+/// A gateway with HTTP.
 struct Gateway {
     relay: Relay,
     path: std::path::PathBuf,
@@ -39,7 +39,7 @@ impl Gateway {
         self.relay.get_json(&format!("/v1/streams/{name}"))
     }
 
-    /// Raised alarms: stream, alarm, whether it is acknowledged.
+    /// Returns the raised alarms: for each, the stream, the alarm, and whether it is acknowledged.
     fn alarms(&self) -> Vec<(String, String, bool)> {
         let alarms = self.relay.get_json("/v1/alarms");
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -52,7 +52,7 @@ impl Gateway {
     }
 }
 
-/// Sends 50 packets a second, of the kind in `mode`.
+/// A sender of 50 packets a second. `mode` selects their kind.
 struct Sender {
     mode: Arc<AtomicU32>,
 }
@@ -83,8 +83,8 @@ impl Drop for Sender {
 }
 
 fn send(mode: &AtomicU32, from: &UdpSocket, to: SocketAddr) {
-    // A period of 1000 Hz at 8000 Hz: the µ-law codes of 0, 11,900 and 16,764 of 32,768, and their negatives (ITU-T G.711,
-    // table 2a).
+    // The codes are one period of 1000 Hz at 8000 Hz. They are the µ-law codes of 0, 11,900 and 16,764 of 32,768, and of the negatives
+    // (ITU-T G.711, table 2a).
     let period = [0xff, 0x98, 0x8f, 0x98, 0xff, 0x18, 0x0f, 0x18];
     let tone: Vec<u8> = period.iter().copied().cycle().take(160).collect();
     let begun = Instant::now();
@@ -127,7 +127,7 @@ fn history_has_the_last_seconds_of_a_stream() {
         (&one["name"], &one["state"]),
         (&json!("news / 1"), &json!("heard"))
     );
-    // ITU-R BS.1770-4, annex 1: a sine of full scale at 1 kHz in one channel has -3.01 LUFS.
+    // A sine of 1 kHz at full scale in one channel has -3.01 LUFS (ITU-R BS.1770-4, annex 1).
     let due = 20.0 * (16_764.0_f64 / 32_768.0).log10() - 3.01;
     let told = one["loudness"]["short_term_lufs"]
         .as_f64()
@@ -188,7 +188,7 @@ fn history_has_the_last_seconds_of_a_stream() {
     );
 }
 
-/// Returns the columns of a history that do not change if seconds are merged.
+/// Returns the columns of a history that stay the same if seconds are merged.
 fn seconds_of(history: &Value) -> Vec<(u64, Value)> {
     let column = |name: &str| history[name].as_array().expect("a column").clone();
     let times = column("unix_s");
@@ -214,7 +214,7 @@ fn history_is_kept_over_a_restart_if_a_folder_is_set() {
     let sender = Sender::start(listen);
     let count = |gateway: &Gateway| seconds_of(&gateway.relay.get_json(path)).len();
     wait_until(|| count(&gateway) > 3);
-    // A second process cannot open the folder, and reports the reason.
+    // A second process cannot open the folder, and reports why.
     let mut other = crate::common::threadbare();
     other.arg("run").arg(&gateway.path);
     let refused = other.output().expect("it ends");
@@ -228,7 +228,7 @@ fn history_is_kept_over_a_restart_if_a_folder_is_set() {
     gateway.relay.running.signal(Signal::SIGTERM);
     gateway.relay.running.wait_for("stopped");
 
-    // Another process has the same seconds. The query below merges those of the first process only.
+    // The next process has the same seconds. The query below merges only those of the first process.
     drop(sender);
     let gateway = Gateway::start(&file);
     wait_until(|| count(&gateway) > before.len());
@@ -241,11 +241,11 @@ fn history_is_kept_over_a_restart_if_a_folder_is_set() {
         let counts = seconds.iter().map(|(_, values)| values[2].as_u64());
         counts.map(|count| count.expect("a count")).sum()
     };
-    // An hour may have ended in between.
+    // If an hour has ended in between, there are two.
     assert!(steps.len() <= 2, "{steps:?}");
     assert_eq!(packets(&steps), packets(&before));
     assert_eq!(steps.last().expect("one").0, last);
-    // From now on, no history is stored.
+    // After this change, no history is stored.
     let off = file.replace(&format!("\"{}\"", dir.display()), "false");
     std::fs::write(&gateway.path, format!("{HTTP}{off}")).expect("written");
     gateway.relay.running.signal(Signal::SIGHUP);
@@ -268,7 +268,7 @@ fn integrated_loudness_restarts_on_request() {
     let before = gateway.stream("news");
     assert!(before["loudness"].get("programme_unix_s").is_none());
     sender.set(SILENCE);
-    // Wait until the loud audio has left the window of 400 ms.
+    // Wait until the loud audio is older than the window of 400 ms.
     wait_until(|| gateway.stream("news")["loudness"]["momentary_lufs"].is_null());
     assert_eq!(reset("news").status, 204);
     wait_until(|| !is_measured());
@@ -279,7 +279,7 @@ fn integrated_loudness_restarts_on_request() {
     wait_until(is_measured);
 }
 
-/// The next message to a webhook.
+/// Waits for the next message to a webhook, and returns it.
 fn told(hook: &TcpListener) -> Value {
     let (stream, _) = hook.accept().expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("valid");
@@ -362,7 +362,7 @@ fn alarms_are_raised_acknowledged_and_ended() {
             .text()
             .contains("threadbare_stream_alarm{stream=\"news\",alarm=\"loss\"} 1")
     );
-    // If a rule is removed while its alarm is raised, the alarm ends, too.
+    // If a rule is removed while its alarm is raised, the alarm ends too.
     std::fs::write(
         &gateway.path,
         format!("{HTTP}{file}[alarms.true-peak]\nenabled = false\n").replace(
@@ -448,7 +448,7 @@ fn open_listener(gateway: &Gateway, name: &str) -> Listener {
     Listener::open(gateway.relay.http, &format!("/v1/streams/{name}/listen"))
 }
 
-/// The texts of a stream's log lines, newest first.
+/// Returns the texts of a stream's log lines, newest first.
 fn log_of(gateway: &Gateway, name: &str) -> Vec<String> {
     let log = gateway.relay.get_json(&format!("/v1/streams/{name}/log"));
     assert_eq!(log["name"], name);
@@ -501,7 +501,7 @@ fn a_client_can_listen_to_a_stream() {
         .iter()
         .all(|one| *one == 0)
     {}
-    // Another stream with the same name.
+    // The name now belongs to another stream.
     let changed = news.replace("PCMA", "PCMU");
     std::fs::write(&gateway.path, format!("{HTTP}{changed}{other}")).expect("written");
     gateway.relay.running.signal(Signal::SIGHUP);
@@ -538,7 +538,7 @@ fn a_listener_that_does_not_read_delays_no_stream() {
         numbers.push(crate::common::receive(&destination).sequence);
     }
     sending.join().expect("sent");
-    // When the sender is validated, packets from before are forwarded, too.
+    // When the sender is validated, the packets from before are forwarded too.
     let first = numbers[0];
     assert!(first < 3, "{first}");
     assert!(numbers.iter().copied().eq(first..PACKETS));
@@ -553,7 +553,7 @@ fn a_listener_that_does_not_read_delays_no_stream() {
     };
     wait_until(|| missed().is_some());
     let kept_ms = u64::from(PACKETS) * 5 - missed().expect("told");
-    // The audio that is not missed is in the ring (1.4 s), in buffers of the kernel, or on its way.
+    // Audio that was not missed is in the ring (1.4 s), in buffers of the kernel, or on its way.
     assert!(kept_ms < 4000, "{kept_ms}");
 }
 
@@ -625,7 +625,7 @@ fn the_log_of_a_stream_has_its_failure_and_restart() {
     assert_eq!(gateway.relay.get(path).problem(404)["field"], "name");
 }
 
-/// The codec is known if the payload type is static (RFC 3551, section 6).
+/// The codec is known because the payload type is static (RFC 3551, section 6).
 #[test]
 fn received_codec_is_shown() {
     let (listen, to, from) = (address(), address(), socket());
@@ -654,7 +654,7 @@ fn received_codec_is_shown() {
     }
 }
 
-/// Shows RTCP of both parties: losses on the way from the sender, and the receiver's report (RFC 3550, section 6.4.2).
+/// The stream has RTCP of both parties: losses on the way from the sender, and the receiver's report (RFC 3550, section 6.4.2).
 #[test]
 fn addresses_and_reports_of_a_stream_are_shown() {
     let (listen, to) = (address(), address());
@@ -673,7 +673,7 @@ fn addresses_and_reports_of_a_stream_are_shown() {
         assert!(before.get(absent).is_none(), "{before}");
     }
     let from = socket();
-    // 60 packets, of which ten are lost.
+    // Ten of 60 packets are lost.
     for number in (0..40).chain(50..60) {
         let packet = rtp(0, number, &[0x98; 160]);
         from.send_to(&packet, listen).expect("loopback");
@@ -697,7 +697,7 @@ fn addresses_and_reports_of_a_stream_are_shown() {
     }
     assert!(now["sender_report"]["loss_percent"].is_number(), "{now}");
     let ssrc = crate::common::receive(&heard).ssrc;
-    // The report: a quarter of the last packets is lost, five packets in all, with a jitter of 10 ms at 8000 Hz.
+    // According to the report, a quarter of the last packets is lost, five packets in all, and the jitter is 10 ms at 8000 Hz.
     let report = |last: u32, delay: u32| {
         let mut packet = vec![0x81, 201, 0, 7];
         let words = [0x5678, ssrc, 64 << 24 | 5, 60, 80, last, delay];
@@ -728,7 +728,8 @@ fn addresses_and_reports_of_a_stream_are_shown() {
     wait_sending(&|| !of_listener().is_null());
     let due = json!({"ssrc": 0x5678, "packets_lost": 5, "loss_percent": 25.0, "jitter_ms": 10.0});
     assert_eq!(of_listener(), due);
-    // The middle 32 bits of a sender report's NTP timestamp (RFC 3550, section 6.4.1), set back by 100 ms, and no delay.
+    // The report quotes the middle 32 bits of the sender report's NTP timestamp (RFC 3550, section 6.4.1), set back by 100 ms, and states
+    // no delay.
     reports.set_nonblocking(true).expect("valid");
     let last = std::cell::Cell::new(0);
     wait_sending(&|| {

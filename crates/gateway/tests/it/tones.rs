@@ -1,8 +1,8 @@
-//! A tone passes through the gateway, for each pair of codecs. The receiver gets the frequency and the level that were sent.
-//! The packets fit an Ethernet frame, and have no gap in numbers or timestamps.
+//! A tone passes through the gateway, for each pair of codecs. The receiver gets the same frequency and level. The packets fit an Ethernet
+//! frame, and have no gap in their numbers or timestamps.
 //!
-//! The reference is the definition of a tone: each channel is projected on the sine and cosine that were sent; the rest is
-//! noise. Many streams run at the same time, at the pace of a call.
+//! The reference is the definition of a tone. Each channel is projected onto the sine and cosine that were sent, and the rest is noise.
+//! Many streams run at the same time, at the pace of a call.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -20,12 +20,11 @@ use threadbare_config::codec::Codec;
 use threadbare_rtp::g711;
 use threadbare_streams::pipeline::Elements;
 
-/// Frequencies of the left and right channel; mono uses the first. They are not multiples of each other, and are below half of
-/// 8000 Hz.
+/// Frequencies of the left and the right channel. Mono uses the first. They are not multiples of each other, and are below half of 8000 Hz.
 const TONES_HZ: [f64; 2] = [997.0, 661.0];
 /// Level of the tones: 12 dB below full scale.
 const LEVEL: f64 = 8192.0;
-/// Seconds of each stream before its packets repeat: a whole number of periods of both tones.
+/// Seconds of a stream before its packets repeat. Both tones have a whole number of periods in this time.
 const SENT_S: usize = 3;
 /// Seconds of each stream that are checked, after [`SETTLED_S`].
 const HEARD_S: f64 = 1.2;
@@ -44,7 +43,7 @@ fn channels(codec: Codec) -> usize {
     }
 }
 
-/// Sample rate of the codec.
+/// Returns the sample rate of the codec.
 fn rate_hz(codec: Codec) -> usize {
     match codec {
         Codec::G722 => 16_000,
@@ -52,7 +51,7 @@ fn rate_hz(codec: Codec) -> usize {
     }
 }
 
-/// Interleaved samples of the tones.
+/// Returns interleaved samples of the tones.
 fn tones(rate_hz: usize, channels: usize) -> Vec<i16> {
     let sample = |index: usize| {
         let (frame, channel) = (index / channels, index % channels);
@@ -62,7 +61,7 @@ fn tones(rate_hz: usize, channels: usize) -> Vec<i16> {
     (0..SENT_S * rate_hz * channels).map(sample).collect()
 }
 
-/// The longest packet time that fits a frame, microseconds.
+/// Returns the longest packet time that fits an Ethernet frame, microseconds.
 fn packet_us(codec: Codec) -> usize {
     let width = if matches!(codec, Codec::L24 { .. }) {
         3
@@ -79,7 +78,7 @@ fn packet_us(codec: Codec) -> usize {
     }
 }
 
-/// The payloads of a call in this codec.
+/// Returns the payloads of a call in this codec.
 fn encoded(codec: Codec, packet_us: usize) -> Vec<Vec<u8>> {
     let samples = tones(rate_hz(codec), channels(codec));
     let per_packet = rate_hz(codec) * packet_us / 1_000_000 * channels(codec);
@@ -109,14 +108,14 @@ fn encoded(codec: Codec, packet_us: usize) -> Vec<Vec<u8>> {
         Codec::Opus => {
             let caps = raw_caps(48_000, 2);
             let buffers = packets.map(|p| p.iter().flat_map(|s| s.to_le_bytes()).collect());
-            // Music mode, at a bit rate that preserves the tones.
+            // The encoder is in its music mode, with a bit rate that preserves the tones.
             let line = "opusenc bitrate=128000 audio-type=generic";
             through_element(line, caps, buffers.collect())
         }
     }
 }
 
-/// The samples of a codec's payloads, interleaved.
+/// Returns the samples of a codec's payloads, interleaved.
 fn decoded(codec: Codec, payloads: &[Vec<u8>]) -> Vec<f64> {
     let bytes = payloads.iter().flatten().copied();
     match codec {
@@ -182,7 +181,7 @@ fn raw_caps(rate_hz: i32, channels: i32) -> gst::Caps {
         .build()
 }
 
-/// The output of a stock element for buffers of 20 ms.
+/// Returns the output of a stock element that gets these buffers of 20 ms.
 fn through_element(line: &str, caps: gst::Caps, buffers: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     threadbare_streams::init_gstreamer().expect("GStreamer");
     let mut harness = gst_check::Harness::new_parse(line);
@@ -208,14 +207,14 @@ struct Stream {
     payload_type_in: u8,
     payload_type_out: u8,
     packet_us: usize,
-    /// Keeps the port free for the gateway until the gateway starts.
+    /// A socket that keeps the port free until the gateway starts.
     reserved: Option<UdpSocket>,
     to: SocketAddr,
     from: UdpSocket,
     answer: UdpSocket,
     received: Vec<Vec<u8>>,
     heard_s: f64,
-    /// If set, one of this many packets is lost, and only [`LOSSY_PACKETS`] are sent.
+    /// If set, one in this many packets is lost, and only [`LOSSY_PACKETS`] are sent.
     lost_every: Option<usize>,
 }
 
@@ -235,7 +234,7 @@ impl Stream {
     }
 }
 
-/// Samples of each channel, by the clock of its RTP timestamps.
+/// Returns the number of samples of each channel in a payload, by the clock of its RTP timestamps.
 fn samples_of(codec: Codec, payload: &[u8]) -> usize {
     match codec {
         Codec::Pcmu | Codec::Pcma | Codec::G722 => payload.len(),
@@ -278,17 +277,17 @@ fn tone_and_rest(samples: &[f64], hz: f64, rate_hz: usize) -> (f64, f64) {
     (sine.hypot(cosine), rest)
 }
 
-/// The expected share of both tones in each channel of `out`.
+/// Returns the expected share of both tones in each channel of `out`.
 fn expected(codec_in: Codec, codec_out: Codec) -> Vec<[f64; 2]> {
     match (channels(codec_in), channels(codec_out)) {
         (1, out) => vec![[1.0, 0.0]; out],
-        // Mixed down with equal shares.
+        // The channels are mixed down with equal shares.
         (_, 1) => vec![[0.5, 0.5]],
         _ => vec![[1.0, 0.0], [0.0, 1.0]],
     }
 }
 
-/// All faults of a stream's output.
+/// Returns all faults of a stream's output.
 fn complaints(stream: &Stream) -> Vec<String> {
     let mut found = Vec::new();
     if stream.heard_s < HEARD_S + SETTLED_S {
@@ -312,7 +311,7 @@ fn complaints(stream: &Stream) -> Vec<String> {
             break;
         }
     }
-    // A packet that arrived in IP fragments may leave in fragments, too.
+    // If a packet arrived in IP fragments, it may leave in fragments too.
     let sent = stream.packet_us * rate_hz(stream.codec_in) / 1_000_000 * 2 + 12;
     let bytes_max = if stream.codec_in == stream.codec_out {
         sent.max(1472)
@@ -329,7 +328,7 @@ fn complaints(stream: &Stream) -> Vec<String> {
         found.push(format!("payload type {}", other.payload_type()));
     }
     if stream.lost_every.is_some() {
-        // Allow the look-ahead of a codec and a resampler, and a slice.
+        // The tolerance covers the look-ahead of a codec and a resampler, and a slice.
         let (sent_s, lasted_s) = (LOSSY_PACKETS as f64 * 0.02, lasted_s(stream));
         if (sent_s - lasted_s).abs() > 0.1 {
             found.push(format!("{sent_s:.2} s became {lasted_s:.2} s"));
@@ -356,7 +355,7 @@ fn complaints(stream: &Stream) -> Vec<String> {
             let (level, _) = tone_and_rest(&heard, *hz, rate);
             let level_db = 20.0 * (level / LEVEL).max(1e-3).log10();
             let wanted_db = 20.0 * share.max(1e-3).log10();
-            // Allows for lossy codecs, and for both ends of the capture.
+            // The tolerance covers lossy codecs, and both ends of the capture.
             let is_right = if *share > 0.0 {
                 (level_db - wanted_db).abs() < 1.0
             } else {
@@ -391,7 +390,7 @@ fn without(samples: &[f64], hz: f64, rate_hz: usize) -> Vec<f64> {
     samples.iter().enumerate().map(rest).collect()
 }
 
-/// Seconds by the timestamps, from the first sample to the last.
+/// Returns the duration of the output by its timestamps, from the first sample to the last, s.
 fn lasted_s(stream: &Stream) -> f64 {
     let read = |bytes: &Vec<u8>| {
         let packet = RtpPacket::parse(bytes).expect("RTP");
@@ -464,7 +463,7 @@ fn carry(streams: &mut [Stream]) {
     }
 }
 
-/// Datagrams to these ports that the kernel dropped for lack of space (proc_net_udp(5)).
+/// Returns the number of datagrams to each of these ports that the kernel dropped for lack of space (proc_net_udp(5)).
 fn dropped(ports: &[u16]) -> Vec<u64> {
     let table = std::fs::read_to_string("/proc/net/udp").expect("proc");
     let by_port: BTreeMap<u16, u64> = table
@@ -485,7 +484,7 @@ fn dropped(ports: &[u16]) -> Vec<u64> {
         .collect()
 }
 
-/// A case: codec in, its packet time, payload type in, the keys of the stream, codec out.
+/// A case: incoming codec, its packet time, its payload type, the keys of the stream, outgoing codec.
 struct Case {
     codec_in: Codec,
     packet_us: usize,
@@ -509,8 +508,8 @@ impl Case {
     }
 }
 
-/// A socket on a free port below the kernel's automatic ports. Streams that only forward packets use an automatic port, and
-/// must not get the port of a stream that starts later.
+/// Returns a socket on a free port below the kernel's automatic ports. Streams that only forward packets use an automatic port, and must
+/// not get the port of a stream that starts later.
 fn out_of_the_way() -> UdpSocket {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 10_000) as u16;
@@ -520,15 +519,15 @@ fn out_of_the_way() -> UdpSocket {
         .expect("a free port")
 }
 
-/// Lets only one test run at a time, because each has dozens of calls.
+/// Lets only one test run at a time, because each test has dozens of calls.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs the cases, with a limited number of streams at a time, because the machine has other work, too.
+/// Runs the cases, with a limited number of streams at a time, because the machine has other work too.
 fn assert_heard(cases: Vec<Case>) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut wrong = Vec::new();
     for cases in cases.chunks(STREAMS_MAX) {
-        // If a socket's buffer overflowed, the machine was too busy: repeat.
+        // If the buffer of a socket overflowed, the machine was too busy, and the case is repeated.
         let mut heard = hear(cases);
         for _ in 1..TRIES {
             if heard.dropped > 0 && !heard.wrong.is_empty() {
@@ -547,7 +546,7 @@ fn assert_heard(cases: Vec<Case>) {
 
 struct Heard {
     wrong: Vec<String>,
-    /// Packets that overflowed a socket of the gateway or the receiver.
+    /// Number of packets that did not fit into a socket of the gateway or the receiver.
     dropped: u64,
 }
 
@@ -628,7 +627,7 @@ fn a_tone_is_kept_by_every_pair_of_codecs() {
     assert_heard(pairs.collect());
 }
 
-/// Each packet time that the checks allow, for a phone's codec and for a browser's.
+/// The test covers each packet time that the checks allow, for a phone's codec and for a browser's.
 #[test]
 fn a_tone_is_kept_at_every_packet_time() {
     let mut cases = Vec::new();
@@ -673,7 +672,7 @@ fn a_tone_is_kept_with_unusual_settings() {
     ] {
         cases.push(Case::new(codec_in, codec_out, "meter = false"));
     }
-    // 1764 bytes of audio do not fit an Ethernet frame.
+    // A packet of 20 ms would have 1764 bytes of audio, which do not fit an Ethernet frame.
     for codec_out in ["PCMU", "Opus", "L16/44100/1", "L16/48000/2"] {
         let mut case = Case::new("L16/44100/1", codec_out, "");
         case.packet_us = 20_000;
@@ -682,7 +681,7 @@ fn a_tone_is_kept_with_unusual_settings() {
     assert_heard(cases);
 }
 
-/// Every ninth packet is lost: the output has no gap, and the same length as the input.
+/// If every ninth packet is lost, the output has no gap, and is as long as the input.
 #[test]
 fn losses_leave_no_gap_and_do_not_shorten_the_audio() {
     let mut cases = Vec::new();
@@ -703,9 +702,9 @@ fn losses_leave_no_gap_and_do_not_shorten_the_audio() {
     assert_heard(cases);
 }
 
-/// Maximum number of streams at a time.
+/// Maximum number of simultaneous streams.
 const STREAMS_MAX: usize = 40;
-/// Attempts if the machine was too busy.
+/// Maximum number of attempts if the machine was too busy.
 const TRIES: usize = 4;
 /// Number of packets sent in a test with losses: 2 s.
 const LOSSY_PACKETS: usize = 100;

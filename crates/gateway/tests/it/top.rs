@@ -12,7 +12,7 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Two streams without senders.
+/// Starts a gateway with two streams without senders.
 fn gateway() -> (Relay, tempfile::TempDir) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("gateway.toml");
@@ -29,7 +29,7 @@ fn gateway() -> (Relay, tempfile::TempDir) {
     (Relay::of(Running::spawn(command)), directory)
 }
 
-/// A program in a terminal of 120 x 40.
+/// A program in a terminal of 120 x 40 characters.
 struct Terminal {
     child: Child,
     keys: std::fs::File,
@@ -51,7 +51,7 @@ impl Terminal {
         command.stdin(end()).stdout(end()).stderr(end());
         command.env("TERM", "xterm-256color");
         let child = command.spawn().expect("started");
-        // Close this process's copies of the terminal's end, so that only the child has them.
+        // Close this process's copies of the terminal, so that only the child has it open.
         drop(command);
         drop(pty.slave);
         let mut reader = std::fs::File::from(pty.master.try_clone().expect("a descriptor"));
@@ -117,7 +117,7 @@ fn top_shows_streams_threads_and_one_stream_in_a_terminal() {
         "late",
         "no-packets",
     ]);
-    // Streams in equal state keep the order of the file.
+    // Streams whose states are equally good keep the order of the file.
     assert!(screen.find("news") < screen.find("sport"), "{screen}");
     terminal.press("\x1b[B\r");
     terminal.wait_for(&["sport: short-term loudness", "packets_lost", "Esc back"]);
@@ -125,7 +125,7 @@ fn top_shows_streams_threads_and_one_stream_in_a_terminal() {
     terminal.wait_for(&["Streams, worst first"]);
     terminal.press("s");
     terminal.wait_for(&["Streams, as in the file"]);
-    // If an alarm is acknowledged, the screen must change.
+    // After an alarm is acknowledged, the screen must change.
     let path = "/v1/streams/news/alarms/no-packets/acknowledge";
     assert_eq!(relay.request("POST", path, "", b"").status, 204);
     terminal.wait_for(&["1 alarm ", "(known)"]);
@@ -164,7 +164,7 @@ fn events_follows_alarms_as_lines_of_json() {
             .map_while(Result::ok)
             .try_for_each(|line| tell.send(line))
     });
-    // The program may miss alarms before it is connected. Removing and adding the rule ends and raises them again.
+    // The program may miss alarms that were raised before it was connected. Removing and adding the rule raises them again.
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).expect("written");
     let mut seen = std::collections::BTreeSet::new();

@@ -1,4 +1,4 @@
-//! A program built without GStreamer reports that when GStreamer is needed. `make unit` runs this with
+//! A program that was built without GStreamer reports this when GStreamer is needed. `make unit` runs the test with
 //! `--no-default-features`.
 
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Fixed memory for a batch of datagrams.
+//! Memory of a fixed size for a batch of datagrams.
 
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use threadbare_runtime::{CACHE_LINE, RECV_BATCH, RawAddr};
 use super::Target;
 use crate::call::Refused;
 
-/// The longest datagram that is received or sent: more than a path without fragments carries.
+/// Maximum length of a datagram that is received or sent. Without fragments, no usual path carries as much.
 pub const DATAGRAM_BYTES_MAX: usize = 2048;
 
 /// Maximum number of datagrams in a batch.
 pub(crate) const BATCH: usize = RECV_BATCH;
 
-/// Distance of two datagrams: an odd number of cache lines, so that their headers do not compete for the same places in the
+/// Distance between two datagrams. It is an odd number of cache lines, so that their headers do not compete for the same places in the
 /// cache.
 const STRIDE: usize = DATAGRAM_BYTES_MAX + CACHE_LINE;
 
@@ -37,7 +37,7 @@ impl Arena {
         &self.0[i * STRIDE..][..len]
     }
 
-    /// The slots from `first` on, for a receive call.
+    /// Returns the slots from `first` on, for a receive call.
     pub(crate) fn rooms(&mut self, first: usize) -> ([IoSliceMut<'_>; BATCH], usize) {
         let mut slots = self.0[first * STRIDE..].chunks_exact_mut(STRIDE);
         let rooms = std::array::from_fn(|_| match slots.next() {

@@ -1,4 +1,4 @@
-//! Errors of sockets: an ICMP message is about one destination and never ends a port.
+//! Errors of sockets. An ICMP message concerns one destination, and never ends a port.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,8 +8,8 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg};
 
 use crate::stats::Counters;
 
-/// Whether this may be the error of an earlier datagram. A system call returns such an error instead of doing its work, and the
-/// next call does the work.
+/// Whether this error may belong to an earlier datagram. A system call returns such an error instead of doing its work, and the next call
+/// does the work.
 pub(super) fn is_of_earlier(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw),
@@ -39,5 +39,5 @@ pub(super) fn take_icmp(fd: BorrowedFd<'_>, counters: &Counters) {
     }
 }
 
-/// Maximum number of ICMP errors read per run of a port. If more are queued, the socket is ready again.
+/// Maximum number of ICMP errors that are read each time a port runs. If more are queued, the socket becomes ready again.
 const ICMP_ERRORS_MAX: usize = 64;

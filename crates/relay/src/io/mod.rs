@@ -1,4 +1,4 @@
-//! Packet I/O: receives and sends batches of datagrams, and hides the descriptors from the layers above.
+//! Packet I/O: receives and sends batches of datagrams, so that the layers above need not know the descriptors.
 //!
 //! | kind | sockets | receives | sends |
 //! |---|---|---|---|
@@ -6,8 +6,7 @@
 //! | [`pairs`] with [`rings`] | one or two per leg, for datagrams that the rings do not take | rings in memory | rings, one call for dozens of datagrams |
 //! | [`shared`] | one or two for many legs; a table finds the leg | `recvmmsg` | `sendmmsg` |
 //!
-//! Each kind stores the datagrams in its own way. The media worker sees a list of arrivals and the bytes of each, in fixed
-//! memory.
+//! Each kind stores datagrams in its own way. The media worker gets a list of arrivals and the bytes of each, in fixed memory.
 
 mod arena;
 mod errors;
@@ -27,9 +26,9 @@ use crate::ports::LegKind;
 use crate::socket::Reach;
 use crate::stats::Counters;
 
-/// One kind of packet I/O on one shard. All methods run on the shard's thread.
+/// One kind of packet I/O on one shard. All methods run on the thread of the shard.
 pub(crate) trait PacketIo: Send {
-    /// Runs the media worker with `Ready::Io(key)` when a datagram has arrived.
+    /// Starts to watch the sockets. When a datagram arrives, the media worker runs with `Ready::Io(key)`.
     fn watch(&self, cx: &Cx<'_>, key: u8) -> io::Result<()>;
 
     /// Stops watching.
@@ -38,21 +37,21 @@ pub(crate) trait PacketIo: Send {
     /// Adds the ports of leg `leg` of call `call`.
     fn attach(&mut self, call: u32, leg: u8, ports: LegKind) -> io::Result<Attached>;
 
-    /// Removes and returns the ports of a leg, to be closed here or on another thread. No more datagrams arrive from them.
+    /// Removes and returns the ports of a leg, which can be closed here or on another thread. No more datagrams arrive from them.
     fn detach(&mut self, attached: Attached) -> Option<LegKind>;
 
-    /// Sets the type of service for a leg's ports; shared ports keep theirs.
+    /// Sets the type of service for the ports of a leg. Shared ports keep theirs.
     fn set_tos(&mut self, _attached: &Attached, _tos: u8) -> io::Result<()> {
         Ok(())
     }
 
-    /// Starts a run of the media worker; `is_ready`: because something has arrived.
+    /// Starts a run of the media worker. `is_ready` means that something has arrived.
     fn begin(&mut self, is_ready: bool);
 
-    /// Receives a batch, which replaces the previous one. Returns `false` if nothing more is left in this run.
+    /// Receives a batch, which replaces the previous one. Returns `false` if there are no more datagrams in this run.
     fn receive(&mut self, pass: &mut Pass<'_>) -> bool;
 
-    /// Whether [`sort`](PacketIo::sort) must be called.
+    /// Whether [`sort`](PacketIo::sort) must be called before the batch is handled.
     fn is_unsorted(&self) -> bool {
         false
     }
@@ -60,13 +59,13 @@ pub(crate) trait PacketIo: Send {
     /// Finds the calls of the received batch.
     fn sort(&mut self, _pass: &mut Pass<'_>) {}
 
-    /// The arrivals of the last batch.
+    /// Returns the arrivals of the last batch.
     fn arrivals(&self) -> &[Arrival];
 
-    /// The bytes of the i-th arrival.
+    /// Returns the bytes of the i-th arrival.
     fn bytes(&mut self, i: usize) -> &mut [u8];
 
-    /// Whether another run in this slice may find more without waiting for readiness.
+    /// Whether another run in this slice may find more datagrams without waiting for readiness.
     fn wants_run(&self) -> bool;
 
     /// Writes a datagram for port `place` into the batch to send. Returns its length.
@@ -80,7 +79,7 @@ pub(crate) trait PacketIo: Send {
     /// Sends the staged datagrams.
     fn flush(&mut self, counters: &Counters);
 
-    /// Adds the kernel's drops of a few ports to the counters.
+    /// Adds the datagrams that the kernel dropped at a few of the ports to the counters.
     fn sample_drops(&mut self, counters: &Counters);
 }
 
@@ -88,9 +87,9 @@ pub(crate) trait PacketIo: Send {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) rtp: u32,
-    /// `None`: no separate port.
+    /// The separate port for RTCP. `None`: there is none.
     pub(crate) rtcp: Option<u32>,
-    /// Data for `detach` that only the packet I/O interprets.
+    /// Data for `detach`, which only the packet I/O understands.
     pub(crate) rest: pairs::Rest,
 }
 
@@ -101,13 +100,13 @@ pub(crate) struct Arrival {
     pub(crate) port: PortId,
     pub(crate) outcome: Outcome,
     pub(crate) len: u16,
-    /// Place in the arena.
+    /// Place of the datagram in the arena.
     pub(crate) slot: u16,
     pub(crate) from: SocketAddr,
     pub(crate) received_ns: u64,
 }
 
-/// Outcome of a datagram.
+/// What happened to a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Deliver,
@@ -124,7 +123,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) counters: &'a Counters,
 }
 
-/// Converts the kernel's receive times to CLOCK_MONOTONIC, measured once per slice.
+/// Converts the kernel's receive times to CLOCK_MONOTONIC. The difference of the clocks is measured once per slice.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalClock {
     slice: u64,
@@ -132,7 +131,7 @@ pub(crate) struct ArrivalClock {
 }
 
 impl Pass<'_> {
-    /// Arrival time of a datagram, ns of CLOCK_MONOTONIC: within the last second, even if the wall clock jumped.
+    /// Returns the arrival time of a datagram, ns of CLOCK_MONOTONIC. It is within the last second, even if the wall clock has jumped.
     #[inline]
     pub(crate) fn received_ns(&mut self, wall_ns: Option<u64>) -> u64 {
         let Some(wall_ns) = wall_ns else {
@@ -145,7 +144,7 @@ impl Pass<'_> {
         self.bounded(wall_ns.wrapping_sub(self.clock.ahead_ns))
     }
 
-    /// [`received_ns`](Self::received_ns) for a time of CLOCK_MONOTONIC.
+    /// Limits an arrival time as [`received_ns`](Self::received_ns) does. `received_ns` is a time of CLOCK_MONOTONIC.
     #[inline]
     pub(crate) fn bounded(&self, received_ns: u64) -> u64 {
         received_ns.clamp(self.now_ns.saturating_sub(AGE_NS_MAX), self.now_ns)
@@ -157,15 +156,15 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, count: usize) {
     items.reserve(count.saturating_sub(items.len()));
 }
 
-/// The call of a datagram, as both kinds of sockets need it.
+/// The call and leg of a datagram, as both kinds of sockets need them.
 #[derive(Debug, Clone, Copy)]
 struct Target {
     place: u32,
     reach: Reach,
 }
 
-/// Maximum age of an arrival, ns: a packet that waited longer in the kernel was not delayed by the network.
+/// Maximum age of an arrival, ns. If a packet has waited longer in the kernel, the network did not cause the delay.
 const AGE_NS_MAX: u64 = 1_000_000_000;
-/// A placeholder: UDP always has a sender, but a system might report none.
+/// A placeholder for the sender. UDP always has a sender, but a system might not report it.
 const NOBODY: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

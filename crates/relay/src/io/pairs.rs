@@ -1,10 +1,10 @@
-//! Separate sockets for each leg.
+//! Packet I/O with separate sockets for each leg.
 //!
-//! The sockets are in a separate epoll instance, which represents them in the shard's epoll instance. Each run asks the kernel
-//! once which sockets are ready. Each of them is read once, and again in the next run if it is likely to hold more. So a
-//! flooded socket takes turns with the others.
+//! The sockets are in their own epoll instance, which is itself in the shard's epoll instance. Each run asks the kernel once which sockets
+//! are ready. Each ready socket is read once, and again in the next run if it probably has more. So a flooded socket takes turns with the
+//! others.
 //!
-//! With [`Rings`], most datagrams bypass the sockets. The sockets then hold the ports and carry all other datagrams.
+//! With [`Rings`], most datagrams bypass the sockets. The sockets then reserve the ports, and carry all other datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,52 +31,52 @@ use crate::socket::{Reach, Udp, canonical, set_tos};
 use crate::stats::Counters;
 
 pub(crate) struct Pairs {
-    /// The epoll instance of the sockets. It also has the sockets of ended calls, which are sealed until another call gets them
-    /// or closed.
+    /// The epoll instance of the sockets. It also contains the sockets of ended calls. These are sealed until another call gets them, or
+    /// until they are closed.
     epoll: Arc<Epoll>,
     ports: Vec<Port>,
     free: Vec<u32>,
-    /// Ready sockets that this run has not read yet: from `next_event` on.
+    /// Ready sockets. Those from `next_event` on were not read yet in this run.
     events: Vec<EpollEvent>,
     events_end: usize,
     next_event: usize,
-    /// Places and generations of sockets to read in this run, and in the next one.
+    /// Places and generations of sockets that are read in this run, and of those that are read in the next one.
     again: Vec<u64>,
     next_again: usize,
     again_later: Vec<u64>,
-    /// Whether to ask the kernel for ready sockets in this run.
+    /// Whether this run asks the kernel for ready sockets.
     asks: bool,
     arena: Arena,
     arrivals: Vec<Arrival>,
     batch: RecvBatch,
     staging: Staging,
-    /// `None`: all packets use sockets.
+    /// The rings. `None`: all packets use sockets.
     rings: Option<Rings>,
     /// The next port whose drops are sampled.
     next_sample: usize,
     is_unthrottled: bool,
 }
 
-/// One socket; one cache line in size.
+/// A socket and its state, in one cache line.
 #[repr(align(64))]
 struct Port {
-    /// `None`: the place is free.
+    /// The socket. `None`: the place is free.
     socket: Option<Socket>,
     generation: u32,
     call: u32,
     id: PortId,
     reach: Reach,
-    /// Whether the port has a ring now, while its socket may hold older datagrams.
+    /// Whether the port has had a ring since the last read of its socket, which may contain older datagrams.
     is_backlogged: bool,
     load: Load,
-    /// Type of service of sent datagrams.
+    /// Type of service of the datagrams that are sent.
     tos: u8,
     drops: u32,
-    /// `None`: sending is not fenced.
+    /// The fence for sending. `None`: there is no fence.
     fence: Option<Fence>,
 }
 
-/// Parts of a leg's ports other than the sockets.
+/// The parts of a leg's ports other than the sockets.
 #[derive(Debug)]
 pub(crate) enum Rest {
     /// For [`Pairs`]: the lease, and the sockets' addresses.
@@ -91,7 +91,7 @@ pub(crate) enum Rest {
 }
 
 impl Rest {
-    /// The local addresses of RTP and RTCP.
+    /// Returns the local addresses of RTP and RTCP.
     pub(crate) fn locals(&self) -> [Option<SocketAddr>; 2] {
         match self {
             Rest::Own { rtp, rtcp, .. } => [Some(*rtp), *rtcp],
@@ -107,12 +107,12 @@ impl Rest {
 }
 
 impl Pairs {
-    /// Creates the packet I/O. `lane`: rings of the ports, in addition to their sockets.
+    /// Creates the packet I/O. `lane` provides rings for the ports, in addition to their sockets.
     pub(crate) fn new(is_unthrottled: bool, lane: Option<Lane>) -> io::Result<Pairs> {
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         let rings = lane.map(Rings::new);
         for descriptor in rings.iter().flat_map(Rings::descriptors) {
-            // The rings are read in each run, so this event needs no port: no port has its key.
+            // The rings are read in each run, so this event only wakes the thread. No port has its key.
             epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, RINGS))?;
         }
         Ok(Pairs {
@@ -136,12 +136,12 @@ impl Pairs {
         })
     }
 
-    /// The epoll instance with all its sockets.
+    /// Returns the epoll instance with all its sockets.
     pub(crate) fn watch(&self) -> &Arc<Epoll> {
         &self.epoll
     }
 
-    /// `watch`: the epoll instance that has the socket already.
+    /// Adds a socket. `watch` is the epoll instance that already has it, if there is one.
     fn add(
         &mut self,
         udp: Udp,
@@ -166,7 +166,7 @@ impl Pairs {
                     drops: 0,
                     fence: None,
                 });
-                // A slice in which all sockets are busy must not allocate.
+                // Reserve the memory now, because a slice in which all sockets are busy must not allocate.
                 reserve(&mut self.again, self.ports.len());
                 reserve(&mut self.again_later, self.ports.len());
                 (self.ports.len() - 1) as u32
@@ -195,24 +195,24 @@ impl Pairs {
         port.tos = tos;
         port.drops = drops;
         let socket = port.socket.insert(socket);
-        // Only RTP ports get rings: RTCP is rare, and a place in the kernel's table costs two system calls.
+        // Only RTP ports get rings. RTCP is rare, and a place in the kernel's table costs two system calls.
         if let Some(rings) = &mut self.rings
             && id.kind == PortKind::Rtp
         {
             rings.add(place, key, local, socket, reach);
             port.is_backlogged = true;
-            // Older datagrams are read from the socket before the rings, in this run.
+            // Older datagrams must be read from the socket before the rings, so this run asks the kernel.
             self.asks = true;
         }
         Ok(place)
     }
 
-    /// Removes a socket that will be closed or sealed soon: its pending events are dropped.
+    /// Removes a socket that will be closed or sealed soon. Its pending events are dropped.
     fn remove(&mut self, place: u32, local: SocketAddr) -> Option<Udp> {
         let port = self.ports.get_mut(place as usize)?;
         let socket = port.socket.take()?;
         port.fence = None;
-        // Events that this pass collected for the old socket do not apply to the new one.
+        // Events that were collected for the old socket in this pass do not apply to the new one.
         port.generation = port.generation.wrapping_add(1);
         if let Some(rings) = &mut self.rings {
             rings.remove(place);
@@ -222,7 +222,7 @@ impl Pairs {
         Some(Udp::from_parts(socket, local, tos, drops))
     }
 
-    /// The next socket to read, and whether it has errors or data.
+    /// Returns the next socket to read, and whether it has errors or data.
     #[inline]
     fn next_port(&mut self) -> Option<(usize, EpollFlags)> {
         loop {
@@ -270,7 +270,7 @@ impl Pairs {
                 break;
             };
             let place = received.key as u32 as usize;
-            // The datagram may be for an earlier port in this place.
+            // The datagram may be for a port that had this place earlier.
             let Some(port) = self.ports.get(place) else {
                 continue;
             };
@@ -308,7 +308,7 @@ impl Pairs {
             }
         };
         if self.events_end == self.events.len() {
-            // Some events may be missing.
+            // The kernel may not have returned all events.
             self.asks = true;
         }
     }
@@ -362,7 +362,7 @@ impl Pairs {
         }
     }
 
-    /// Reads a socket to its end, before rings are read.
+    /// Reads a socket to its end before the rings are read.
     #[cold]
     fn read_backlog(&mut self, place: usize, pass: &mut Pass<'_>) {
         let (room, before) = (BATCH - self.arrivals.len(), self.arrivals.len());
@@ -405,7 +405,7 @@ impl Pairs {
             io::ErrorKind::Interrupted => {}
             _ if is_of_earlier(error) => self.take_errors(place, counters),
             _ => {
-                // The next slice tries again; a socket that stays broken costs one call a slice.
+                // The next slice tries again. If a socket stays broken, this costs one call in each slice.
                 counters.receive_errors.add(1);
                 return;
             }
@@ -511,7 +511,7 @@ impl PacketIo for Pairs {
         self.arrivals.clear();
         while self.arrivals.len() < BATCH {
             let Some((place, flags)) = self.next_port() else {
-                // After the sockets: datagrams from before a port had a ring are older.
+                // The rings come after the sockets, because the datagrams from before a port had a ring are older.
                 return self.read_rings(pass);
             };
             self.read(place, flags, pass);
@@ -607,7 +607,7 @@ impl PacketIo for Pairs {
     }
 }
 
-/// Sends one datagram. Tries a second time if the system has only returned the error of an earlier one.
+/// Sends one datagram. If the system only returned the error of an earlier datagram, tries a second time.
 #[inline]
 fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddr) -> io::Result<()> {
     match send_to(fd, bytes, to) {
@@ -657,11 +657,11 @@ impl std::fmt::Debug for Pairs {
     }
 }
 
-/// The key of the rings' descriptors.
+/// Key of the rings' descriptors in the epoll instance.
 const RINGS: u64 = u64::MAX;
-/// Maximum number of events in one answer of the kernel: a shard's ready sockets in a slice.
+/// Maximum number of events that the kernel returns at once. It is the number of ready sockets of a shard in a slice.
 const EVENTS: usize = 4096;
-/// Sockets between a prefetch and its use: a receive call is longer than a fetch from memory.
+/// Number of sockets between a prefetch and the use of the memory. A receive call takes longer than a fetch from memory.
 const PORTS_AHEAD: usize = 2;
-/// Number of ports whose drops are sampled in a slice.
+/// Number of ports whose drops are read in each slice.
 const SAMPLES: usize = 16;

@@ -1,4 +1,5 @@
-//! XDP rings in addition to the sockets: assigns arrivals to ports, and knows which peers can be answered by rings.
+//! XDP rings that are used in addition to the sockets. This module finds the port of each arrival, and knows which peers can be answered
+//! through the rings.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,20 +15,20 @@ use crate::stats::Counters;
 #[derive(Debug)]
 pub(super) struct Rings {
     lane: Lane,
-    /// Indexed by the port's place.
+    /// The routes, by the place of the port.
     routes: Vec<Route>,
     malformed: u64,
     drops: u64,
-    /// Slices until the kernel is asked for drops.
+    /// Number of slices before the kernel is asked for drops.
     drops_in: u32,
-    /// The last read ended before the rings did.
+    /// Whether the rings had more datagrams when the last read ended.
     pub(super) has_more: bool,
 }
 
-/// Path of a port to its peer.
+/// The path from a port to its peer.
 #[derive(Debug, Clone, Copy)]
 struct Route {
-    /// `None`: all of this port's datagrams use the socket.
+    /// The local address. `None`: all datagrams of this port use the socket.
     local: Option<SocketAddr>,
     peer: SocketAddr,
     way: Way,
@@ -51,7 +52,7 @@ impl Rings {
         self.lane.descriptors()
     }
 
-    /// Adds a port's socket. If it cannot have a ring, it works without.
+    /// Adds the socket of a port. If it cannot have a ring, the port uses only the socket.
     pub(super) fn add(
         &mut self,
         place: u32,
@@ -94,16 +95,16 @@ impl Rings {
         }
     }
 
-    /// The next datagram from a ring; the key has its port's place, as in `add`.
+    /// Returns the next datagram from a ring. Its key contains the port's place, as in `add`.
     #[inline]
     pub(super) fn receive(&mut self, room: &mut [u8]) -> Option<Received> {
         self.lane.receive(room, &mut self.malformed)
     }
 
-    /// Notes that a datagram of [`receive`](Self::receive) belongs to the port. Its sender can now be answered by the ring.
+    /// Notes that a datagram of [`receive`](Self::receive) belongs to the port. From now on, its sender can be answered through the ring.
     ///
-    /// Another path to the same peer is accepted only after the path in use was silent. Otherwise a forged frame could divert the
-    /// peer's audio on the link.
+    /// Another path to the same peer is accepted only after a silence on the path that is in use. Otherwise, a forged frame could divert
+    /// the peer's audio on the link.
     #[inline]
     pub(super) fn saw(&mut self, place: usize, received: &Received, now_ns: u64) {
         let Some(route) = self.routes.get_mut(place) else {
@@ -117,13 +118,13 @@ impl Rings {
         }
     }
 
-    /// Frees the frames of all read datagrams, which have been copied.
+    /// Frees the frames of all datagrams that were read. They have been copied.
     #[inline]
     pub(super) fn release(&mut self) {
         self.lane.release();
     }
 
-    /// Puts a datagram into a ring. Returns `false` if it must be sent by the socket.
+    /// Puts a datagram into a ring. Returns `false` if the socket must send it.
     #[inline]
     pub(super) fn send(&mut self, place: u32, to: SocketAddr, bytes: &[u8], now_ns: u64) -> bool {
         let Some(route) = self.routes.get(place as usize) else {
@@ -144,7 +145,8 @@ impl Rings {
         self.lane.flush();
     }
 
-    /// Called once per slice. Asking the kernel takes a call for each of the devices' queues, so it is done less often.
+    /// Reads the numbers of dropped datagrams from time to time. It is called once per slice, but asking the kernel takes a call for each
+    /// queue of the devices.
     pub(super) fn sample(&mut self, counters: &Counters) {
         if self.drops_in > 0 {
             self.drops_in -= 1;
@@ -181,8 +183,8 @@ fn tos_of(socket: &Socket, reach: Reach) -> io::Result<u8> {
     Ok(tos as u8)
 }
 
-/// Slices between two questions for drops: a second of slices of 20 ms.
+/// Number of slices between two questions for drops. With slices of 20 ms, it is a second.
 const SLICES_OF_DROPS: u32 = 50;
-/// Maximum age of a peer's last datagram for sending by a ring, ns. Other peers are reached through the kernel, which resolves
-/// their link address.
+/// Maximum age of a peer's last datagram, ns. If it is older, datagrams to the peer go through the kernel, which finds the peer's link
+/// address.
 const FRESH_NS: u64 = 1_000_000_000;

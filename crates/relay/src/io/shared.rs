@@ -1,6 +1,6 @@
-//! One port for many legs: batches in, a table that finds the leg of each datagram, batches out.
+//! One port for many legs: it receives batches, finds the leg of each datagram in a table, and sends batches.
 //!
-//! A batch is sorted before its first datagram is delivered. The look-ups are independent, so that the processor waits for the
+//! A batch is sorted before its first datagram is delivered. The look-ups do not depend on each other, so the processor waits for the
 //! memory of several at a time.
 
 use std::io::{self, IoSlice};
@@ -31,15 +31,15 @@ pub(crate) struct SharedIo {
     reach: Reach,
     table: Demux<u32>,
     routes: Slab<Route>,
-    /// Maximum number of datagrams of one leg per slice.
+    /// Maximum number of datagrams of one leg in a slice.
     leg_budget: u32,
-    /// The next socket to read: 0 RTP, 1 RTCP, 2 none.
+    /// The socket that is read next: 0 for RTP, 1 for RTCP, 2 for none.
     reads: usize,
     is_drained: bool,
     batch: RecvBatch,
-    /// Datagrams of the batch whose legs are not determined yet.
+    /// Number of datagrams in the batch whose legs were not found yet.
     unsorted: usize,
-    /// The batch comes from the RTCP socket.
+    /// Whether the batch comes from the RTCP socket.
     is_rtcp: bool,
     arena: Arena,
     arrivals: Vec<Arrival>,
@@ -51,7 +51,7 @@ pub(crate) struct SharedIo {
 struct Route {
     call: u32,
     leg: u8,
-    /// Datagrams in slice `slice`.
+    /// Number of datagrams in the slice `slice`.
     in_slice: u32,
     slice: u32,
 }
@@ -158,7 +158,7 @@ impl SharedIo {
         });
     }
 
-    /// Sends the items from `first` on that leave through the same socket, at most a batch. Returns their number.
+    /// Sends the items from `first` on that leave through the same socket, at most one batch of them. Returns their number.
     fn send_from(&self, first: usize, counters: &Counters) -> usize {
         let items = &self.staging.items()[first..];
         let place = items[0].place;
@@ -177,7 +177,7 @@ impl SharedIo {
         };
         let mut batch = SendBatch::default();
         for (piece, item) in pieces.iter().zip(&items[..count]) {
-            // The batch has room for as many as were counted.
+            // This cannot fail, because the batch has room for the number that was counted.
             let _ = batch.push(piece, &item.to);
         }
         send_all(&mut batch, count, udp, counters);
@@ -185,7 +185,7 @@ impl SharedIo {
     }
 }
 
-/// Sends a batch; skips datagrams that the system refuses.
+/// Sends a batch. Datagrams that the system refuses are skipped.
 fn send_all(batch: &mut SendBatch<'_>, count: usize, udp: &Udp, counters: &Counters) {
     let (mut left, mut is_second_try) = (count, false);
     while !batch.is_empty() {
@@ -199,7 +199,7 @@ fn send_all(batch: &mut SendBatch<'_>, count: usize, udp: &Udp, counters: &Count
                 counters.send_full.add(left as u64);
                 return;
             }
-            // Possibly of an earlier datagram, for another leg.
+            // The error may belong to an earlier datagram, for another leg.
             Err(error) if is_of_earlier(&error) && !is_second_try => is_second_try = true,
             Err(_) => {
                 counters.send_errors.add(1);
@@ -212,7 +212,7 @@ fn send_all(batch: &mut SendBatch<'_>, count: usize, udp: &Udp, counters: &Count
 }
 
 impl Route {
-    /// Counts a datagram; returns how many there were in this slice.
+    /// Counts a datagram. Returns how many there have been in this slice.
     #[inline]
     fn count(&mut self, slice: u64) -> u32 {
         let slice = slice as u32;
@@ -289,7 +289,7 @@ impl PacketIo for SharedIo {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     if is_of_earlier(&error) {
-                        // Read again in the next pass.
+                        // The socket is read again in the next pass.
                         self.is_drained = false;
                     } else {
                         pass.counters.receive_errors.add(1);
@@ -362,7 +362,7 @@ impl PacketIo for SharedIo {
     }
 }
 
-/// Finds the leg of an RTCP packet. The packet has the SSRC of its sender, and comes from the RTP address or the next port (RFC
+/// Finds the leg of an RTCP packet. The packet contains the SSRC of its sender, and comes from the RTP address or from the next port (RFC
 /// 3550, section 11).
 fn find_rtcp(
     table: &mut Demux<u32>,
@@ -370,7 +370,7 @@ fn find_rtcp(
     from: SocketAddr,
     bytes: &[u8],
 ) -> Result<Option<u32>, Malformed> {
-    // RFC 3550, section 6.4: each RTCP packet starts with a word of header and the sender's SSRC.
+    // Each RTCP packet starts with a word of header and the sender's SSRC (RFC 3550, section 6.4).
     let Some(&[_, _, _, _, a, b, c, d]) = bytes.first_chunk::<8>() else {
         return Err(Malformed);
     };
@@ -395,17 +395,17 @@ fn route_of(lookup: Lookup<u32>) -> Option<u32> {
     }
 }
 
-/// Neither RTP nor RTCP.
+/// The datagram is neither RTP nor RTCP.
 struct Malformed;
 
 const RTP: usize = 0;
 const RTCP: usize = 1;
 const NONE: usize = 2;
-/// Datagrams of one leg per ms: twice the rate of AES67's shortest packet time (0.125 ms).
+/// Maximum number of datagrams of one leg per ms. It is twice the rate of AES67's shortest packet time (0.125 ms).
 const BUDGET_PER_MS: u64 = 16;
-/// Minimum budget per slice: a context without a wait has slices of varying length.
+/// Minimum budget per slice. If a context has no wait, its slices have different lengths.
 const BUDGET_MIN: u64 = 256;
-/// Maximum budget per slice: the datagrams of a second.
+/// Maximum budget per slice. It is the number of datagrams in a second.
 const BUDGET_MAX: u64 = 16_000;
 
 impl std::fmt::Debug for SharedIo {

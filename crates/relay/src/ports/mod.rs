@@ -1,4 +1,4 @@
-//! The ports of a call's legs: a pair of numbers of a range, or a place on a shared port.
+//! The ports of a call's legs. They are a pair of numbers of a range, or a place on a shared port.
 
 mod numbers;
 mod open_sockets;
@@ -18,7 +18,7 @@ pub use self::shared::{SharedPort, SharedSettings};
 use crate::fence::Fence;
 use crate::socket::{SocketError, Udp, Unreachable, check_destination};
 
-/// Why no port was opened.
+/// The reason why no port was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The range is invalid.
@@ -30,10 +30,10 @@ pub enum PortError {
         first: u16,
         /// The last port.
         last: u16,
-        /// The ports of one leg.
+        /// What one leg needs.
         wanted: &'static str,
     },
-    /// All numbers are in use.
+    /// All numbers of the range are in use.
     #[error(
         "ports {first} to {last} at {address}: none of {units} is free: {in_use} carry calls, and {quarantined} must not be used, \
         because their calls have just ended or other programs use them; configure a wider range"
@@ -45,17 +45,17 @@ pub enum PortError {
         first: u16,
         /// The last port.
         last: u16,
-        /// Legs that the range has room for.
+        /// Number of legs for which the range has room.
         units: u32,
-        /// Legs that use its ports.
+        /// Number of legs that use its ports.
         in_use: u32,
-        /// Ports in quarantine.
+        /// Number of ports in quarantine.
         quarantined: u32,
     },
     /// A socket could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The shared port cannot distinguish this leg from another.
+    /// The shared port cannot distinguish this leg from another one.
     #[error("shared port {local}, filter {filter:?}: {error}")]
     Filter {
         /// The shared port.
@@ -67,8 +67,8 @@ pub enum PortError {
     },
 }
 
-/// The ports of one leg, open: [`PortRange::lease`], [`SharedPort::lease`]. Datagrams are queued in them until a call is created
-/// with them. Dropping it releases them.
+/// The open ports of one leg, from [`PortRange::lease`] or [`SharedPort::lease`]. They queue datagrams until a call is created with them.
+/// Dropping this releases them.
 #[derive(Debug)]
 pub struct LegPorts(pub(crate) LegKind);
 
@@ -82,14 +82,14 @@ pub(crate) enum LegKind {
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
-    /// `None`: RTCP shares the RTP port.
+    /// The socket for RTCP. `None`: RTCP shares the RTP port.
     pub(crate) rtcp: Option<Udp>,
-    /// The epoll instance that has all these sockets, also between two calls. `None`: they were never watched.
+    /// The epoll instance that contains all these sockets, even between two calls. `None`: they were never watched.
     pub(crate) watch: Option<Arc<Epoll>>,
 }
 
 impl Sockets {
-    /// Creates it from newly opened sockets.
+    /// Creates the value from sockets that were just opened.
     pub(crate) fn new(rtp: Udp, rtcp: Option<Udp>) -> Sockets {
         let watch = None;
         Sockets { rtp, rtcp, watch }
@@ -104,15 +104,15 @@ impl Sockets {
     }
 }
 
-/// Separate ports of one leg. Dropping this returns ports of a range, and the range decides whether they stay open. Other ports
+/// The separate ports of one leg. Dropping this returns ports of a range to the range, which decides whether they stay open. Other ports
 /// are closed.
 #[derive(Debug)]
 pub(crate) struct OwnPorts {
-    /// `None` only while it is dropped or taken apart.
+    /// The sockets. They are `None` only while this value is dropped or taken apart.
     sockets: Option<Sockets>,
-    /// `None` if the ports were given by number.
+    /// The lease of the number. `None`: the ports were given by number.
     lease: Option<NumberLease>,
-    /// `None`: sending is not fenced.
+    /// The fence for sending. `None`: there is no fence.
     pub(crate) fence: Option<Fence>,
 }
 
@@ -125,7 +125,7 @@ impl OwnPorts {
         }
     }
 
-    /// Takes it apart for `attach`.
+    /// Takes this apart for `attach`.
     pub(crate) fn into_parts(mut self) -> Option<(Sockets, Option<NumberLease>, Option<Fence>)> {
         let sockets = self.sockets.take()?;
         Some((sockets, self.lease.take(), self.fence.take()))
@@ -141,7 +141,7 @@ impl Drop for OwnPorts {
 }
 
 impl LegPorts {
-    /// Opens given ports: RTP at `rtp`, RTCP at `rtcp`; without it, there is no RTCP, or it shares the RTP port. A multicast
+    /// Opens the given ports: RTP at `rtp`, and RTCP at `rtcp`. Without `rtcp`, there is no RTCP, or it shares the RTP port. A multicast
     /// address is joined.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl LegPorts {
         Ok(LegPorts(LegKind::Own(OwnPorts::new(sockets, None))))
     }
 
-    /// The epoll instance of an earlier call that has the sockets.
+    /// Returns the epoll instance that has the sockets from an earlier call.
     pub(crate) fn watch(&self) -> Option<&Arc<Epoll>> {
         match &self.0 {
             LegKind::Own(own) => own.sockets.as_ref()?.watch.as_ref(),
@@ -162,7 +162,7 @@ impl LegPorts {
         }
     }
 
-    /// The address of the RTP port.
+    /// Returns the address of the RTP port.
     #[must_use]
     pub fn rtp_address(&self) -> SocketAddr {
         match &self.0 {
@@ -171,7 +171,7 @@ impl LegPorts {
         }
     }
 
-    /// The address of the RTCP port; `None`: RTCP and RTP share one (RFC 5761).
+    /// Returns the address of the RTCP port. `None`: RTCP and RTP share one port (RFC 5761).
     #[must_use]
     pub fn rtcp_address(&self) -> Option<SocketAddr> {
         let rtcp = match &self.0 {
@@ -184,7 +184,7 @@ impl LegPorts {
     /// Sets the type of service (RFC 2474) or IPv6 traffic class of datagrams from these ports. A shared port keeps its own.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// Fails if the system refuses the setting.
     pub fn set_tos(&mut self, tos: u8) -> std::io::Result<()> {
         let LegKind::Own(own) = &mut self.0 else {
             return Ok(());
@@ -193,7 +193,7 @@ impl LegPorts {
         sockets.try_for_each(|udp| udp.set_tos(tos))
     }
 
-    /// Lets these ports send only while the fence is open. A shared port has none.
+    /// Allows these ports to send only while the fence is open. Has no effect on a shared port.
     #[must_use]
     pub fn fenced(mut self, fence: Fence) -> LegPorts {
         if let LegKind::Own(own) = &mut self.0 {
@@ -202,14 +202,14 @@ impl LegPorts {
         self
     }
 
-    /// [`check_destination`](crate::check_destination) for these ports.
+    /// Checks whether these ports reach a destination: see [`check_destination`](crate::check_destination).
     ///
     /// # Errors
-    /// Fails if they cannot reach it.
+    /// Fails if the ports cannot reach the destination.
     pub fn check_destination(&self, destination: SocketAddr) -> Result<(), Unreachable> {
         check_destination(self.rtp_address(), destination)
     }
 }
 
-/// Address of ports that are being returned, which is never read.
+/// Address of ports that are being returned. It is never read.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

@@ -1,24 +1,24 @@
-//! Free numbers of a range; sans-IO, so that hours of calls are an ordinary test.
+//! The free numbers of a range. It uses no I/O, so a test can simulate hours of calls.
 
 use std::collections::VecDeque;
 
-/// Port numbers, allocated singly or in even/odd pairs.
+/// Port numbers, which are allocated singly or in even/odd pairs.
 ///
-/// Each number is drawn at random among the free ones, so that a caller cannot tell the ports of the next calls from its own. A
-/// released number is in quarantine first. In a busy range, a value (`T`, open sockets) is kept with released numbers. These
-/// numbers are drawn first, also at random, if there are enough of them.
+/// Each number is drawn at random from the free ones, so that a caller cannot infer the ports of the next calls from its own. A released
+/// number is in quarantine first. In a busy range, a value (`T`, open sockets) is kept with each released number. Numbers with a value are
+/// drawn first, also at random, if there are enough of them.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     first: u16,
     step: u16,
-    /// Units to draw from, in no order.
+    /// Units that can be drawn, in no order.
     free: Vec<u32>,
-    /// Indexed by unit: its place in `free`, or [`TAKEN`].
+    /// The place of each unit in `free`, or [`TAKEN`].
     places: Vec<u32>,
     in_use: u32,
-    /// Released units in the order in which their quarantines end; all quarantines have the same length.
+    /// Released units in the order in which their quarantines end. All quarantines have the same length.
     resting: VecDeque<Resting<T>>,
-    /// Units after their quarantine that have a kept value, in no order.
+    /// Units with a kept value whose quarantine is over, in no order.
     rested: Vec<Rested<T>>,
     quarantine_ns: u64,
 }
@@ -39,7 +39,7 @@ struct Rested<T> {
     kept: T,
 }
 
-/// A drawn number, with its kept value.
+/// A number that was drawn, with its kept value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taken<T> {
     pub(super) number: u16,
@@ -47,7 +47,7 @@ pub(super) struct Taken<T> {
 }
 
 impl<T> Numbers<T> {
-    /// Numbers from `first` to `last`, `step` of them for each user.
+    /// Creates the numbers from `first` to `last`, of which each user gets `step`.
     pub(super) fn new(first: u16, last: u16, step: u16, quarantine_ns: u64) -> Numbers<T> {
         let units = (u32::from(last) + 1 - u32::from(first)) / u32::from(step);
         Numbers {
@@ -62,7 +62,7 @@ impl<T> Numbers<T> {
         }
     }
 
-    /// Draws a number by `random`, 64 random bits.
+    /// Draws a number. `random` contains 64 random bits.
     pub(super) fn take(&mut self, now_ns: u64, random: u64) -> Option<Taken<T>> {
         self.end_quarantines(now_ns);
         let has_choice = self.rested.len() * CHOICE_PART >= self.units();
@@ -82,7 +82,7 @@ impl<T> Numbers<T> {
         Some(self.taken(unit, None))
     }
 
-    /// Moves units after their quarantine to the free ones, or to those with a kept value.
+    /// Moves units whose quarantine is over to the free ones, or to those with a kept value.
     fn end_quarantines(&mut self, now_ns: u64) {
         while self
             .resting
@@ -105,18 +105,18 @@ impl<T> Numbers<T> {
         }
     }
 
-    /// Whether to keep a value with the next released number.
+    /// Whether to keep a value with the number that is released next.
     pub(super) fn is_to_keep(&self) -> bool {
         self.is_busy(1)
     }
 
-    /// Whether calls come and go so fast that many numbers wait for reuse, `more` of them included.
+    /// Whether calls come and go so fast that many numbers wait for reuse, with `more` added to them.
     fn is_busy(&self, more: usize) -> bool {
         (self.resting.len() + self.rested.len() + more) * BUSY_PART >= self.units()
     }
 
-    /// This number, if it is in the range and has no user. Its quarantine may still run, because the user of a given number had
-    /// it before.
+    /// Takes this number, if it is in the range and has no user. Its quarantine may still run, because the user of a given number had it
+    /// before.
     pub(super) fn take_at(&mut self, number: u16) -> Option<Taken<T>> {
         let unit = self.unit_at(number)?;
         let mut kept = None;
@@ -132,12 +132,12 @@ impl<T> Numbers<T> {
         Some(self.taken(unit, kept))
     }
 
-    /// Releases a number: it may be used again after the quarantine. `kept` is the value to keep with it.
+    /// Releases a number, which may be used again after the quarantine. `kept` is the value to keep with it.
     pub(super) fn release(&mut self, now_ns: u64, number: u16, kept: Option<T>) {
         let unit = self.unit_of(number);
         self.in_use -= 1;
         let free_ns = now_ns.saturating_add(self.quarantine_ns);
-        // Threads read the clock before they lock.
+        // Threads read the clock before they lock, so times may be out of order.
         let last_ns = self.resting.back().map_or(0, |last| last.free_ns);
         self.resting.push_back(Resting {
             unit,
@@ -146,13 +146,13 @@ impl<T> Numbers<T> {
         });
     }
 
-    /// The number was not used after all: it is free at once.
+    /// Puts back a number that was not used after all. It is free at once.
     pub(super) fn put_back(&mut self, number: u16) {
         self.in_use -= 1;
         self.add_free(self.unit_of(number));
     }
 
-    /// Takes the values of numbers that were not drawn within a second quarantine. The numbers become free.
+    /// Removes and returns the values of numbers that were not drawn within a second quarantine. The numbers become free.
     pub(super) fn take_unwanted(&mut self, now_ns: u64) -> Vec<T> {
         self.end_quarantines(now_ns);
         let free_before_ns = now_ns.saturating_sub(self.quarantine_ns);
@@ -161,7 +161,7 @@ impl<T> Numbers<T> {
         unwanted.into_iter().map(|one| self.give_up(one)).collect()
     }
 
-    /// Takes the value of one number, the oldest if none is past its quarantine.
+    /// Removes and returns the value of one number. If none is past its quarantine, it is that of the oldest.
     pub(super) fn take_one_kept(&mut self) -> Option<T> {
         match self.rested.pop() {
             Some(one) => Some(self.give_up(one)),
@@ -169,7 +169,7 @@ impl<T> Numbers<T> {
         }
     }
 
-    /// Takes all kept values.
+    /// Removes and returns all kept values.
     pub(super) fn take_kept(&mut self) -> Vec<T> {
         let rested = std::mem::take(&mut self.rested);
         let mut kept: Vec<T> = rested.into_iter().map(|one| self.give_up(one)).collect();
@@ -182,7 +182,7 @@ impl<T> Numbers<T> {
         one.kept
     }
 
-    /// Users that the range has room for.
+    /// Returns the number of users for which the range has room.
     pub(super) fn units(&self) -> usize {
         self.places.len()
     }
@@ -201,7 +201,7 @@ impl<T> Numbers<T> {
             && !self.rested.iter().any(|one| one.unit == unit)
     }
 
-    /// Numbers in use, and those between two users.
+    /// Returns how many numbers are in use, and how many are between two users.
     pub(super) fn occupied(&self) -> (u32, u32) {
         let between = self.resting.len() + self.rested.len();
         (self.in_use, between as u32)
@@ -216,7 +216,7 @@ impl<T> Numbers<T> {
         u32::from((number - self.first) / self.step)
     }
 
-    /// The unit that starts with this number.
+    /// Returns the unit that starts with this number.
     fn unit_at(&self, number: u16) -> Option<u32> {
         let above = number.checked_sub(self.first)?;
         let unit = above / self.step;
@@ -228,7 +228,7 @@ impl<T> Numbers<T> {
         self.free.push(unit);
     }
 
-    /// Removes a unit from the free ones; the last free unit moves to its place.
+    /// Removes a unit from the free ones. The last free unit takes its place.
     fn remove_free(&mut self, unit: u32) {
         let place = std::mem::replace(&mut self.places[unit as usize], TAKEN) as usize;
         self.free.swap_remove(place);
@@ -238,20 +238,19 @@ impl<T> Numbers<T> {
     }
 }
 
-/// Maps 64 random bits to one of this many places: Lemire, "Fast random integer generation in an interval", 2019. The bias is
-/// below 2^-47.
+/// Maps 64 random bits to one of `places` places (Lemire, "Fast random integer generation in an interval", 2019). The bias is below 2^-47.
 fn drawn(random: u64, places: usize) -> usize {
     ((u128::from(random) * places as u128) >> 64) as usize
 }
 
-/// A range is busy if at least one in this many of its numbers is released and in quarantine, or kept.
+/// A range is busy if at least one in this many of its numbers is in quarantine or has a kept value.
 const BUSY_PART: usize = 4;
-/// Minimum part of all numbers to choose from: with fewer, users that have just released theirs could predict the next calls'
-/// ports.
+/// There must be at least one in this many numbers to choose from. With fewer, users that have just released theirs could predict the ports
+/// of the next calls.
 const CHOICE_PART: usize = 16;
 /// One in this many draws adds another number to those that calls reuse.
 const MIX_PART: u64 = 8;
-/// Place of a unit that is not free.
+/// The place of a unit that is not free.
 const TAKEN: u32 = u32::MAX;
 
 #[cfg(test)]
@@ -266,7 +265,7 @@ mod tests {
 
     type Named = Numbers<&'static str>;
 
-    /// SplitMix64 (Steele, Lea and Flood, 2014).
+    /// Returns the next random number of SplitMix64 (Steele, Lea and Flood, 2014).
     fn random(state: &mut u64) -> u64 {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -302,12 +301,11 @@ mod tests {
         }
     }
 
-    /// A caller knows its own ports and may make one call after another.
+    /// A caller knows its own ports, and may make one call after another.
     #[test]
     fn draws_reach_each_pair_and_are_unpredictable() {
         let (pairs, rounds) = (50, 20_000);
-        // Without kept values, all pairs are equally frequent. With them, draws come from a smaller pool, so a wider bound is
-        // checked.
+        // Without kept values, all pairs are equally frequent. With them, draws come from a smaller pool, so the bound is wider.
         for (kept, is_even) in [(None, true), (Some("sockets"), false)] {
             let mut numbers = Named::new(30_000, 30_099, 2, 0);
             let (mut state, mut counts) = (7, BTreeMap::<u16, u32>::new());
@@ -321,12 +319,13 @@ mod tests {
                 before = i32::from(number);
             }
             assert_eq!(counts.len(), pairs);
-            // Pearson's test with 49 degrees of freedom: 85.35 is exceeded in one of 1000 trials.
+            // This is Pearson's test with 49 degrees of freedom, in which 85.35 is exceeded in one of 1000 trials.
             let expected = f64::from(rounds as u32) / pairs as f64;
             let square = |count: &u32| (f64::from(*count) - expected).powi(2) / expected;
             let chi_squared: f64 = counts.values().map(square).sum();
             assert!(!is_even || chi_squared < 85.35, "{chi_squared}");
-            // The most frequent step is 0: one in 50 if all pairs are equally likely. Next-fit would always take the same step.
+            // If all pairs are equally likely, the most frequent step is 0, in one of 50 draws. An allocator that always takes the next
+            // port would always have the same step.
             let likeliest = f64::from(*steps.values().max().unwrap());
             let allowed = if is_even { 1.2 } else { 6.0 };
             assert!(likeliest < allowed * expected, "{steps:?}");
@@ -338,7 +337,7 @@ mod tests {
     fn a_busy_range_draws_from_many_numbers_with_sockets() {
         let mut numbers = Numbers::new(1, 160, 1, 5 * S);
         let mut state = 3;
-        // Ten calls a second, each of a second: at least 50 numbers are in quarantine.
+        // There are ten calls a second, and each lasts a second. So at least 50 numbers are in quarantine.
         let mut reused = BTreeMap::<u64, u32>::new();
         for call in 0..6000_u64 {
             let now_ns = call * S / 10;
@@ -414,7 +413,7 @@ mod tests {
             let taken = numbers.take_at(10_006).unwrap();
             assert_eq!(taken.number, 10_006);
             assert_eq!(numbers.take_at(10_006), None);
-            // Late packets of a given number belong to it.
+            // Even if the number was given, its late packets belong to it.
             numbers.release(0, 10_006, kept);
             assert_eq!(
                 numbers.take_at(10_006),
@@ -445,7 +444,7 @@ mod tests {
         ]
     }
 
-    /// State of a number that is not free.
+    /// The state of a number that is not free.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Known {
         InUse,
@@ -453,8 +452,8 @@ mod tests {
     }
 
     proptest! {
-        /// A number has one user at a time. It is never drawn in its quarantine, and a draw succeeds if any number is free. Its
-        /// kept value is returned with it.
+        /// A number has one user at a time. It is never drawn in its quarantine, and a draw succeeds if any number is free. Its kept value
+        /// is returned together with it.
         #[test]
         fn random_draws_and_releases_keep_the_rules_for_ports(
             first in 1000_u16..1010, count in 1_u16..150,

@@ -1,12 +1,12 @@
-//! Counts the descriptors of port ranges in this process: those of calls, and the sealed ones between two calls. Calls may use
-//! all that the system allows; sealed sockets leave room for files, connections and further calls.
+//! Counts the descriptors of port ranges in this process: those of calls, and the sealed ones between two calls. Calls may use all
+//! descriptors that the system allows. Sealed sockets must leave room for files, connections and more calls.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Sockets of one lease, counted until it is dropped.
+/// The sockets of one lease. They are counted until this is dropped.
 #[derive(Debug)]
 pub(super) struct OpenSockets(u64);
 
@@ -22,9 +22,9 @@ impl OpenSockets {
         OPEN.load(Relaxed) <= limit() / 4 * 3
     }
 
-    /// Whether kept sockets are too many.
+    /// Whether there are too many kept sockets.
     pub(super) fn is_crowded() -> bool {
-        // A higher bound than in `may_rest`: otherwise, at the limit, each new call would close kept sockets.
+        // This bound is higher than the one in `may_rest`. Otherwise, at the limit, each new call would close kept sockets.
         OPEN.load(Relaxed) > limit() / 8 * 7
     }
 }
@@ -35,11 +35,11 @@ impl Drop for OpenSockets {
     }
 }
 
-/// Limit of open files at the first use.
+/// Returns the limit of open files, as it was at the first use.
 fn limit() -> u64 {
     *LIMIT.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft))
 }
 
-/// A plain count without memory ordering.
+/// A plain counter, which orders no other memory.
 static OPEN: AtomicU64 = AtomicU64::new(0);
 static LIMIT: OnceLock<u64> = OnceLock::new();

@@ -1,8 +1,8 @@
 //! Ports from a range of numbers.
 //!
-//! Opening, binding, watching and closing a socket costs as much as the rest of a call. In a busy range, sockets of an ended call
-//! are therefore kept with their number, sealed: to others they look closed. After the quarantine, one of the next calls reuses
-//! them; if none does within a second quarantine, they are closed. The call that gets them is as random as the numbers: see
+//! Opening, binding, watching and closing a socket costs as much as the rest of a call. In a busy range, the sockets of an ended call are
+//! therefore kept with their number. They are sealed, so that they look closed to others. After the quarantine, one of the next calls
+//! reuses them. If no call does this within a second quarantine, they are closed. Which call gets them is as random as the numbers: see
 //! [`Numbers`].
 //!
 //! | socket | receives from | until |
@@ -24,7 +24,7 @@ use super::{LegKind, LegPorts, OwnPorts, PortError, Sockets};
 use crate::socket::{SocketError, Udp};
 use crate::sync::lock;
 
-/// Ports of one leg.
+/// The ports that one leg needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortUse {
     /// An even port for RTP and the next one for RTCP (RFC 3550, section 11).
@@ -42,16 +42,16 @@ pub struct RangeSettings {
     pub first: u16,
     /// The last port.
     pub last: u16,
-    /// Ports of one leg.
+    /// The ports that one leg needs.
     pub port_use: PortUse,
-    /// Time for which a released port stays unused, so that late packets of its call do not reach another.
+    /// Time for which a released port is not used, so that late packets of its call do not reach another call.
     pub quarantine: Duration,
     /// The kernel's receive buffer of each socket. `None`: the system's default.
     pub receive_buffer_bytes: Option<usize>,
 }
 
 impl RangeSettings {
-    /// Pairs of ports from `first` to `last`, with a quarantine of ten seconds.
+    /// Creates settings for pairs of ports from `first` to `last`, with a quarantine of ten seconds.
     #[must_use]
     pub fn new(address: IpAddr, first: u16, last: u16) -> RangeSettings {
         RangeSettings {
@@ -65,7 +65,7 @@ impl RangeSettings {
     }
 }
 
-/// Leases the ports of a range, from any thread. Ports cost nothing until they are used. When it is dropped, leases stay, and
+/// Leases the ports of a range, from any thread. Ports cost nothing before they are used. If the range is dropped, leases stay valid, and
 /// kept sockets are closed.
 #[derive(Debug, Clone)]
 pub struct PortRange(Arc<Range>);
@@ -88,7 +88,7 @@ impl PortRange {
     /// Creates a range, without opening sockets.
     ///
     /// # Errors
-    /// The range is too small for a single leg.
+    /// Fails if the range is too small for a single leg.
     pub fn new(settings: RangeSettings) -> Result<PortRange, PortError> {
         let RangeSettings { first, last, .. } = settings;
         let (step, wanted) = match settings.port_use {
@@ -112,13 +112,13 @@ impl PortRange {
         })))
     }
 
-    /// Opens ports from now on even if the machine does not have the address yet. Datagrams arrive after it has the address, and
-    /// none can be sent before.
+    /// Makes the range open ports from now on even if the machine does not have the address yet. Datagrams can arrive and be sent only
+    /// after the machine has got the address.
     pub fn precede_address(&self) {
         self.0.precedes_address.store(true, Relaxed);
     }
 
-    /// Opens the ports for a leg, or reuses those of an earlier one. Skips ports that other programs use.
+    /// Opens the ports for a leg, or reuses those of an earlier leg. Ports that other programs use are skipped.
     ///
     /// # Errors
     /// Fails if no port is free, or if the system provides no socket.
@@ -132,7 +132,7 @@ impl PortRange {
             let number = taken.number;
             match range.open(taken) {
                 Ok((sockets, counted)) => return Ok(self.leased(sockets, Some((number, counted)))),
-                // This port is not tried again within the quarantine.
+                // This port will not be tried again within the quarantine.
                 Err(error) if error.is_in_use() => {
                     lock(&range.numbers).release(clock_now_ns(), number, None);
                 }
@@ -145,8 +145,8 @@ impl PortRange {
         Err(range.exhausted())
     }
 
-    /// Opens the ports of a leg that moves between two processes, so its peer knows this number already. A number outside the
-    /// range is opened all the same.
+    /// Opens the ports of a leg that moves between two processes, whose peer already knows this number. The number may be outside the
+    /// range.
     ///
     /// # Errors
     /// Fails if the number is in use, or if the system provides no socket.
@@ -165,14 +165,14 @@ impl PortRange {
         }
     }
 
-    /// Closes sockets that no call has reused for a while. Call it regularly while the range is used.
+    /// Closes sockets that no call has reused for a while. Call this regularly while the range is in use.
     pub fn close_unwanted(&self) {
         let unwanted = lock(&self.0.numbers).take_unwanted(clock_now_ns());
-        // Dropped outside the lock, because closing sockets takes time.
+        // They are dropped outside the lock, because closing sockets takes time.
         drop(unwanted);
     }
 
-    /// Whether numbers are leased or sockets kept.
+    /// Whether there are leased numbers or kept sockets.
     #[must_use]
     pub fn is_used(&self) -> bool {
         lock(&self.0.numbers).occupied() != (0, 0)
@@ -259,25 +259,25 @@ impl Range {
     }
 }
 
-/// A number in use.
+/// A number that is in use.
 #[derive(Debug)]
 pub(crate) struct NumberLease {
-    /// `None` once the range is dropped.
+    /// The range, unless it was dropped.
     range: Weak<Range>,
     number: u16,
-    /// `None` while it is being returned.
+    /// The count of the sockets. `None` while the number is being returned.
     counted: Option<OpenSockets>,
 }
 
 impl NumberLease {
-    /// The call has ended: its sockets rest, or are closed.
+    /// Returns the sockets of an ended call. They are kept, or closed.
     pub(crate) fn give_back(mut self, sockets: Sockets) {
         let Some(range) = self.range.upgrade() else {
             return;
         };
         let may_rest = OpenSockets::may_rest() && lock(&range.numbers).is_to_keep();
         if !may_rest || sockets.each().any(|udp| udp.seal().is_err()) {
-            // The sockets are closed before their number becomes free.
+            // The sockets must be closed before their number becomes free.
             drop(sockets);
             return;
         }
@@ -298,12 +298,12 @@ impl Drop for NumberLease {
     }
 }
 
-/// A number that other hosts cannot guess.
+/// Returns a number that other hosts cannot guess.
 pub(crate) fn random() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()
 }
 
-/// Default quarantine: later packets count as lost.
+/// Default quarantine. Packets that come later count as lost.
 const QUARANTINE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! One port for many legs.
+//! A port that many legs share.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,20 +11,20 @@ use super::{LegKind, LegPorts, PortError, Sockets};
 use crate::socket::{SocketError, Udp};
 use crate::sync::lock;
 
-/// Settings of a port for many legs.
+/// Settings of a port that many legs share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedSettings {
-    /// The address of the RTP port; port 0: any free one.
+    /// The address of the RTP port. Port 0 means any free one.
     pub address: SocketAddr,
-    /// The RTCP port; port 0: any free one. `None`: RTCP shares the RTP port (RFC 5761).
+    /// The RTCP port. Port 0 means any free one. `None`: RTCP shares the RTP port (RFC 5761).
     pub rtcp_port: Option<u16>,
-    /// The kernel's receive buffer of each socket. `None`: room for a slice of thousands of streams, if the system allows it
+    /// The kernel's receive buffer of each socket. `None`: a slice of thousands of streams fits, if the system allows such a buffer
     /// (`net.core.rmem_max`).
     pub receive_buffer_bytes: Option<usize>,
 }
 
 impl SharedSettings {
-    /// One port for RTP and RTCP.
+    /// Creates settings for one port for RTP and RTCP.
     #[must_use]
     pub fn new(address: SocketAddr) -> SharedSettings {
         SharedSettings {
@@ -35,8 +35,8 @@ impl SharedSettings {
     }
 }
 
-/// A port for many legs of one engine, created by [`Engine::share`](crate::Engine::share). One shard reads it, so all its calls
-/// run there. It closes with its last clone and last leg.
+/// A port that many legs of one engine share, created by [`Engine::share`](crate::Engine::share). One shard reads it, so all its calls run
+/// there. It closes when its last clone and its last leg are gone.
 #[derive(Debug, Clone)]
 pub struct SharedPort(Arc<Shared>);
 
@@ -44,11 +44,11 @@ struct Shared {
     sockets: Arc<Sockets>,
     home: SharedHome,
     filters: Mutex<HashSet<Filter>>,
-    /// Makes the shard close the unused port.
+    /// Makes the shard close the port when it is no longer used.
     close: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The reader of a shared port.
+/// The shard that reads a shared port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedHome {
     pub(crate) engine: u64,
@@ -86,7 +86,7 @@ impl SharedPort {
         }))
     }
 
-    /// The address of the RTP port.
+    /// Returns the address of the RTP port.
     #[must_use]
     pub fn rtp_address(&self) -> SocketAddr {
         self.0.sockets.rtp.local()
@@ -95,7 +95,7 @@ impl SharedPort {
     /// Leases a place for the leg whose datagrams match `filter`.
     ///
     /// # Errors
-    /// Another leg has the same filter, or the port is full.
+    /// Fails if another leg has the same filter, or if the port has no room.
     pub fn lease(&self, filter: Filter) -> Result<LegPorts, PortError> {
         let refused = |error| PortError::Filter {
             local: self.rtp_address(),
@@ -158,5 +158,5 @@ impl Drop for SharedPlace {
     }
 }
 
-/// Default receive buffer: enough for a slice of 20 ms of 10,000 streams, because a packet of telephony takes some 800 bytes.
+/// Default receive buffer. It is enough for a slice of 20 ms of 10,000 streams, because a packet of telephony takes some 800 bytes.
 const BUFFER_BYTES: usize = 8 << 20;

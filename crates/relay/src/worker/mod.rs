@@ -1,8 +1,8 @@
-//! The media worker of a shard: runs all its calls and their packet I/Os as one agent.
+//! The media worker of a shard, which runs all its calls and their packet I/Os as one agent.
 //!
-//! It is one agent instead of one for each call, so that a shared port's datagrams find their calls without a lock or a mailbox.
-//! The next calls' memory is prefetched while one runs, and a batch leaves in one system call if the packet I/O can do that. A
-//! call's turn is bounded; a panic ends the turn and removes that call only.
+//! There is one agent, and not one for each call, so that a datagram of a shared port finds its call without a lock or a mailbox. While one
+//! call runs, the memory of the next ones is prefetched. A batch leaves in one system call if the packet I/O can do that. A call's turn is
+//! bounded. A panic ends the turn, and removes only that call.
 
 mod outbox;
 mod spare;
@@ -27,14 +27,14 @@ use crate::orders::{CallRef, CallState, Order, OrderQueue, PortRef, Removed, Slo
 use crate::policy::View;
 use crate::ports::LegKind;
 
-/// Packet I/Os by place.
+/// The packet I/Os, by place.
 type Ios = Vec<Option<Box<dyn PacketIo>>>;
 
-/// The media worker of a shard. Its fields are dropped in this order: a port's number becomes free after its sockets are
+/// The media worker of a shard. Its fields are dropped in this order, because a port's number must become free after its sockets are
 /// closed.
 pub(crate) struct MediaWorker<C: Call> {
     ios: Ios,
-    /// Boxed: a table that grows must not move the calls. Indexed by place.
+    /// The calls, by place. They are boxed, because a table that grows must not move them.
     #[allow(clippy::vec_box)]
     calls: Vec<Option<Box<Slot<C>>>>,
     queue: Arc<OrderQueue<C>>,
@@ -44,9 +44,9 @@ pub(crate) struct MediaWorker<C: Call> {
     /// Calls with more to send.
     more: Vec<u32>,
     orders: VecDeque<Order<C>>,
-    /// Handle of this agent, for orders left over by a run: like new ones, they interrupt the sleep between slices.
+    /// Handle of this agent, for orders that a run leaves over. Like new orders, they interrupt the sleep between slices.
     myself: Option<AgentHandle<MediaWorker<C>>>,
-    /// Whether it has woken itself to continue with the orders.
+    /// Whether the worker has woken itself to continue with the orders.
     is_asked: bool,
     clock: ArrivalClock,
     slice: u64,
@@ -54,12 +54,12 @@ pub(crate) struct MediaWorker<C: Call> {
     spare: Spare,
     /// The packet I/O that is read first in the next run.
     first_io: usize,
-    /// `None`: destinations are unrestricted.
+    /// The policy for destinations. `None`: all destinations are allowed.
     policy: Option<View>,
 }
 
 impl<C: Call> MediaWorker<C> {
-    /// The media worker of `shard`, with `pairs` as its first packet I/O.
+    /// Creates the media worker of `shard`, with `pairs` as its first packet I/O.
     pub(crate) fn new(
         shard: &Shard,
         queue: Arc<OrderQueue<C>>,
@@ -114,7 +114,7 @@ impl<C: Call> MediaWorker<C> {
         for count in 1.. {
             if self.orders.is_empty() {
                 self.queue.take(&mut self.orders);
-                // After the orders: a call may rely on a policy that was set before it.
+                // The policy is refreshed after the orders, because a call may rely on a policy that was set before it was created.
                 if let Some(policy) = &mut self.policy {
                     policy.refresh();
                 }
@@ -147,7 +147,7 @@ impl<C: Call> MediaWorker<C> {
                     && let Some(removed) = self.remove(at.index, CallState::Removed)
                 {
                     match reply {
-                        // Dropped here if the caller does not wait any more.
+                        // The call is dropped here if the caller no longer waits.
                         Some(reply) => drop_caught(reply.send(removed)),
                         None => drop_caught(removed),
                     }
@@ -210,7 +210,7 @@ impl<C: Call> MediaWorker<C> {
         let place = at.index as usize;
         if place >= self.calls.len() {
             self.calls.resize_with(place + 1, || None);
-            // A slice in which all calls have turns must not allocate.
+            // Reserve the memory now, because a slice in which all calls have turns must not allocate.
             reserve(&mut self.due, self.calls.len());
             reserve(&mut self.more, self.calls.len());
         }
@@ -225,12 +225,12 @@ impl<C: Call> MediaWorker<C> {
             return;
         }
         self.calls[place] = Some(slot);
-        // The call's initial output and first timer.
+        // The call may have output and a timer from the start.
         self.turn(at.index, now_ns, false, |_, _| ());
     }
 
     fn set_tos(&mut self, index: u32, tos: u8) {
-        // Staged datagrams were sent before.
+        // The datagrams that were staged before must leave first.
         flush_all(&mut self.ios, &self.queue.counters);
         let Some(Some(slot)) = self.calls.get(index as usize) else {
             return;
@@ -251,7 +251,7 @@ impl<C: Call> MediaWorker<C> {
     }
 
     fn remove(&mut self, index: u32, how: CallState) -> Option<Removed<C>> {
-        // The call's last datagrams, a BYE perhaps, are staged.
+        // The call's last datagrams, such as a BYE, are staged.
         flush_all(&mut self.ios, &self.queue.counters);
         let slot = self.calls.get_mut(index as usize)?.take()?;
         self.timers.remove(index);
@@ -274,7 +274,7 @@ impl<C: Call> MediaWorker<C> {
         })
     }
 
-    /// Runs `work` with a call, lets it send, and sets its timer. `may_lose`: all sockets have been read.
+    /// Runs `work` with a call, lets the call send, and sets its timer. `may_lose` means that all sockets have been read.
     #[inline]
     fn turn(
         &mut self,
@@ -293,7 +293,7 @@ impl<C: Call> MediaWorker<C> {
             let spare = spare.units();
             let is_full = transmit(slot, ios, counters, policy, spare, now_ns, may_lose);
             let timeout_ns = slot.call.next_timeout();
-            // A due loss waits for another turn in this run, when all sockets have been read.
+            // A loss that is due waits for another turn in this run, after all sockets have been read.
             let waits = !may_lose && timeout_ns.is_some_and(|timeout_ns| timeout_ns <= now_ns);
             (is_full || waits, timeout_ns)
         }));
@@ -338,7 +338,8 @@ impl<C: Call> MediaWorker<C> {
         self.due = due;
     }
 
-    /// Prefetches the memory of the next calls: first the media worker's data about a call, then the memory that the call names.
+    /// Prefetches the memory of the next calls. First this is the media worker's data about a call, and then the memory that the call
+    /// names.
     #[inline]
     fn look_ahead(&self, index: impl Fn(usize) -> Option<u32>) {
         let slot = |ahead| self.calls.get(index(ahead)? as usize)?.as_deref();
@@ -351,7 +352,7 @@ impl<C: Call> MediaWorker<C> {
         }
     }
 
-    /// Receives until nothing is left or the run's time is over. Returns the number of datagrams.
+    /// Receives until nothing is left, or until the time of the run is over. Returns the number of datagrams.
     fn receive(&mut self, cx: &Cx<'_>, begin_ns: u64) -> u64 {
         let count = self.ios.len();
         let mut received = 0;
@@ -374,7 +375,7 @@ impl<C: Call> MediaWorker<C> {
                 }
                 now_ns = clock_now_ns();
                 if now_ns.saturating_sub(begin_ns) >= self.run_ns_max {
-                    // The next run starts with another packet I/O, so that a flood of one does not silence the others.
+                    // The next run starts with another packet I/O, so that a flood at one does not block the others.
                     self.first_io = (io + 1) % count;
                     return received;
                 }
@@ -383,8 +384,8 @@ impl<C: Call> MediaWorker<C> {
         received
     }
 
-    /// Finds the calls of a batch, for packet I/Os with a table. A call that was created before a datagram was sent is in the
-    /// table then, even if its order arrived during the receive call.
+    /// Finds the calls of a batch, for packet I/Os with a table. If a call was created before a datagram was sent, it is in the table by
+    /// then, even if its order arrived during the receive call.
     #[inline]
     fn sort(&mut self, cx: &Cx<'_>, io: usize, now_ns: u64) {
         if !matches!(&self.ios[io], Some(packets) if packets.is_unsorted()) {
@@ -401,7 +402,7 @@ impl<C: Call> MediaWorker<C> {
         }
     }
 
-    /// Hands a batch to its calls. Returns the number of datagrams.
+    /// Passes the datagrams of a batch to their calls. Returns the number of datagrams.
     #[inline]
     fn deliver(&mut self, io: usize, now_ns: u64) -> u64 {
         let mut i = 0;
@@ -445,7 +446,7 @@ impl<C: Call> MediaWorker<C> {
         of_all.add(1);
     }
 
-    /// Called once per slice.
+    /// Starts a slice. It is called once per slice.
     fn begin_slice(&mut self, local: &Local) {
         if self.slice == local.slice() {
             return;
@@ -503,11 +504,11 @@ impl<C: Call> Agent for MediaWorker<C> {
             }
         }
         self.run_orders(cx, now_ns);
-        // An arrived packet may be one that a timer would give up.
+        // Receive first, because an arrived packet may be one that a timer would count as lost.
         let received = self.receive(cx, now_ns);
         self.run_due(now_ns);
         if ready_io.is_some() {
-            // A socket that may hold more wakes this agent; the kernel need not check all of them again.
+            // A socket that may have more wakes this agent, so the kernel need not check all sockets again.
             cx.expect_no_more();
         }
         cx.count_packets(received);
@@ -536,22 +537,20 @@ impl<C: Call> Drop for MediaWorker<C> {
     }
 }
 
-/// Drops foreign values; a panic in one must not stop the others.
+/// Drops values of callers. A panic while one is dropped must not stop the others.
 fn drop_caught<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
         tracing::error!("a panic occurred while a call was dropped");
     }
 }
 
-/// Calls between one step of prefetching and the next.
+/// Number of calls between one step of prefetching and the next.
 const AHEAD: usize = 2;
-/// Cache lines of a call to prefetch. This covers a whole session of `threadbare_rtp`, whose legs have scattered hot fields.
-/// Measured: a useless prefetch costs less than a miss.
+/// Number of cache lines of a call to prefetch. They cover a whole session of `threadbare_rtp`, whose legs have their hot fields in
+/// different places. According to measurements, a useless prefetch costs less than a miss.
 const SLOT_LINES_MAX: usize = 72;
-/// Number of orders between two readings of the clock: a removal closes up to eight sockets, which takes some microseconds
-/// each.
+/// Number of orders between two readings of the clock. A removal closes up to eight sockets, which takes some microseconds for each.
 const ORDERS_TIMED: u32 = 16;
-/// Minimum time of a run, ns. A run takes a quarter of a slice within its bounds, so that commands and other agents get their
-/// turn.
+/// Minimum duration of a run, ns. Within its bounds, a run takes a quarter of a slice, so that commands and other agents get their turn.
 const RUN_NS_MIN: u64 = 1_000_000;
 const RUN_NS_MAX: u64 = 5_000_000;

@@ -1,4 +1,4 @@
-//! A call's way to the packet I/Os.
+//! The way of a call's datagrams to the packet I/Os.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,13 +10,13 @@ use crate::orders::{PortRef, Slot};
 use crate::policy::{Passed, View};
 use crate::stats::{CallStats, Counters};
 
-/// Takes a call's datagrams in one turn.
+/// Accepts the datagrams of a call in one turn.
 struct Turn<'a> {
     ios: &'a mut Ios,
     ports: &'a [PortRef; CALL_PORTS_MAX],
     passed: &'a mut [Passed; CALL_PORTS_MAX],
     legs: &'a [Option<(u32, Attached)>; LEGS_MAX],
-    /// `None`: destinations are unrestricted.
+    /// The policy for destinations. `None`: all destinations are allowed.
     policy: Option<&'a View>,
     stats: &'a mut CallStats,
     counters: &'a Counters,
@@ -26,7 +26,7 @@ struct Turn<'a> {
     is_full: bool,
 }
 
-/// Lets a call stage its datagrams. Returns `true` if it has more than one turn may send.
+/// Lets a call stage its datagrams. Returns `true` if it has more than it may send in one turn.
 #[inline]
 pub(super) fn transmit<C: Call>(
     slot: &mut Slot<C>,
@@ -127,7 +127,7 @@ impl Turn<'_> {
     }
 }
 
-/// The origin of a destination.
+/// Who chose a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chosen {
     /// A party, in its description or by sending from there.
@@ -136,13 +136,13 @@ enum Chosen {
     ByRelay,
 }
 
-/// The address of a port's leg, and those of all ports of its call.
+/// Returns the address of a port's leg, and those of all ports of its call.
 #[cold]
 fn addresses(
     legs: &[Option<(u32, Attached)>; LEGS_MAX],
     port: PortId,
 ) -> (IpAddr, [SocketAddr; CALL_PORTS_MAX]) {
-    // A placeholder: no destination has the unspecified address.
+    // The unspecified address is a placeholder, because no destination has it.
     let mut all = [SocketAddr::from(([0; 4], 0)); CALL_PORTS_MAX];
     for (pair, leg) in all.chunks_mut(2).zip(legs) {
         let locals = leg.iter().flat_map(|(_, attached)| attached.rest.locals());
@@ -184,7 +184,7 @@ impl Outbox for Turn<'_> {
     }
 }
 
-/// Returns the length; 0 if the datagram does not fit.
+/// Copies a datagram. Returns its length, or 0 if there is not enough room.
 #[inline]
 fn copy_into(room: &mut [u8], bytes: &[u8]) -> usize {
     room.get_mut(..bytes.len()).map_or(0, |room| {
@@ -193,6 +193,6 @@ fn copy_into(room: &mut [u8], bytes: &[u8]) -> usize {
     })
 }
 
-/// Maximum number of consecutive datagrams of one call: then the others get their turn. Four legs with AES67's shortest packet
-/// time exceed it in a slice of 20 ms and take several turns.
+/// Maximum number of consecutive datagrams of one call, before the other calls get their turn. Four legs with AES67's shortest packet time
+/// exceed it in a slice of 20 ms, and take several turns.
 const SENDS_IN_TURN_MAX: u32 = 64;

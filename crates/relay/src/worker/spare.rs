@@ -1,11 +1,11 @@
-//! Budget of a slice for optional work: the concealment of losses.
+//! The budget of a slice for optional work, which is the concealment of losses.
 //!
-//! An overload must not reinforce itself: dropped packets make losses, and concealing one costs more than the packet would have.
-//! So concealment has a share of each slice, and a late slice gives up most of it.
+//! An overload must not reinforce itself. Dropped packets are losses, and concealing a loss costs more than the packet would have. So
+//! concealment may use only a share of each slice, and a late slice gives up most of this share.
 
 use threadbare_rtp::call::SPARE_UNIT_NS;
 
-/// The rest of the slice's share.
+/// What is left of the slice's share.
 #[derive(Debug)]
 pub(super) struct Spare {
     units: u32,
@@ -14,7 +14,7 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Budget for slices of `wait_ns`, of which concealment has `share_ns`.
+    /// Creates the budget for slices of `wait_ns`, of which concealment may use `share_ns`.
     pub(super) fn new(wait_ns: u64, share_ns: u64) -> Spare {
         let units_max = ((share_ns / SPARE_UNIT_NS) as u32).max(UNITS_MIN);
         Spare {
@@ -24,22 +24,23 @@ impl Spare {
         }
     }
 
-    /// Starts a slice; recent ones were this late.
+    /// Starts a slice. `lateness_ns` is how late the recent slices were.
     pub(super) fn begin_slice(&mut self, lateness_ns: u64) {
         let is_late = lateness_ns >= self.late_ns;
         self.units = if is_late { UNITS_MIN } else { self.units_max };
     }
 
-    /// The budget in units of [`SPARE_UNIT_NS`].
+    /// Returns the budget in units of [`SPARE_UNIT_NS`].
     pub(super) fn units(&mut self) -> &mut u32 {
         &mut self.units
     }
 }
 
-/// Number of losses that even a late slice conceals: less than a tenth of a millisecond. A few streams do not make it late.
+/// Number of losses that even a late slice conceals. This takes less than a tenth of a millisecond, so a few streams do not make a slice
+/// late.
 const UNITS_MIN: u32 = 16;
-/// Minimum lateness of a late slice, for contexts with zero or short slices: other work of the machine causes such a delay
-/// occasionally.
+/// Minimum lateness of a slice that counts as late, for contexts with short slices or none. Other work of the machine occasionally causes a
+/// shorter delay.
 const LATE_NS_MIN: u64 = 5_000_000;
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
         Session::new(0, config).expect("a stream")
     }
 
-    /// Streams that all lose every tenth packet at the same time. Returns the maximum number of concealed losses in a slice.
+    /// Simulates streams that all lose every tenth packet at the same time. Returns the maximum number of losses that a slice concealed.
     fn most_in_a_slice(streams: u32, wait_ns: u64, lateness_ns: u64) -> u64 {
         let mut spare = Spare::new(wait_ns, wait_ns / 4);
         let mut scratch = Scratch::default();
@@ -131,7 +132,7 @@ mod tests {
         most
     }
 
-    /// A quarter of 20 ms is 1000 units of 5 µs.
+    /// The share is a quarter of 20 ms, which is 1000 units of 5 µs.
     #[test]
     fn a_slice_conceals_no_more_than_its_share() {
         assert_eq!(most_in_a_slice(100, 20 * MS, 0), 100);

@@ -1,4 +1,4 @@
-//! The timers of the calls: one each, which can be moved later at no cost.
+//! The timers of the calls. Each call has one, which can be moved to a later time at no cost.
 
 use threadbare_runtime::{Precision, TimerKey, Wheel};
 
@@ -6,16 +6,16 @@ use crate::io::reserve;
 
 pub(super) struct Timers {
     wheel: Wheel<u32>,
-    /// Indexed by the call's place: most calls only move their time, so only this table is touched.
+    /// The timers, by the places of their calls. Most calls only move their timer, which changes only this table.
     armed: Vec<Armed>,
     fired: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
 struct Armed {
-    /// Time of the call's next turn; `NEVER`: none.
+    /// Time of the call's next turn. `NEVER`: there is none.
     due_ns: u64,
-    /// The wheel's entry: possibly for an earlier time.
+    /// The entry in the wheel, which may be for an earlier time.
     entry: Option<(u64, TimerKey)>,
 }
 
@@ -43,7 +43,7 @@ impl Timers {
         let armed = &mut self.armed[place];
         armed.due_ns = due_ns.unwrap_or(NEVER);
         match armed.entry {
-            // Moved later: the entry stays and is checked when it fires.
+            // The timer is moved to a later time. The entry stays, and is checked when it fires.
             Some((at_ns, _)) if at_ns <= armed.due_ns => {}
             None if armed.due_ns == NEVER => {}
             _ => self.insert(index),
@@ -59,7 +59,7 @@ impl Timers {
         armed.entry = Some((armed.due_ns, key));
     }
 
-    /// The call is removed.
+    /// Removes the timer of a call.
     pub(super) fn remove(&mut self, index: u32) {
         if let Some(armed) = self.armed.get_mut(index as usize) {
             armed.due_ns = NEVER;
@@ -69,7 +69,7 @@ impl Timers {
         }
     }
 
-    /// Adds the calls that are due to `due`.
+    /// Appends the calls that are due to `due`.
     pub(super) fn advance(&mut self, now_ns: u64, due: &mut Vec<u32>) {
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.advance(now_ns, |index| fired.push(index));
@@ -86,15 +86,15 @@ impl Timers {
         self.fired = fired;
     }
 
-    /// Time of the next `advance`.
+    /// Returns the time of the next `advance`.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.wheel.next_deadline_ns()
     }
 }
 
-/// No time.
+/// Stands for no time.
 const NEVER: u64 = u64::MAX;
-/// Resolution of the timers: finer than a slice, which rounds once more.
+/// Resolution of the timers, ns. It is finer than a slice, in which times are rounded again.
 const TICK_NS: u64 = 250_000;
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// The calls that are due, in any order.
+    /// Returns the calls that are due, in any order.
     fn due(timers: &mut Timers, now_ns: u64) -> Vec<u32> {
         let mut due = Vec::new();
         timers.advance(now_ns, &mut due);

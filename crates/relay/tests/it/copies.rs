@@ -22,7 +22,7 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// A side sends a packet; returns the datagrams that leave that side's port for these addresses.
+/// Lets a side send a packet. Returns the datagrams that leave that side's port for these addresses.
 fn copies(
     bed: &mut Bed<AudioSession>,
     side: Side,
@@ -44,7 +44,7 @@ fn each_packet_of_a_side_is_copied_to_each_subscriber() {
     let mut bed = bed();
     let two = [address(7000), address(7002)];
     bed.call.set_copies(Side::A, &two);
-    // The first packet of a source waits for the second: RFC 3550, appendix A.1.
+    // The first packet of a source waits for the second one (RFC 3550, appendix A.1).
     assert!(copies(&mut bed, Side::A, &speech(0, 7, 0), &two).is_empty());
     let mut heard = 0;
     for number in 1..10 {
@@ -54,7 +54,7 @@ fn each_packet_of_a_side_is_copied_to_each_subscriber() {
         heard += bed.take(B).len();
         assert!(copies(&mut bed, Side::B, &speech(8, 9, number), &two).is_empty());
     }
-    // The other party gets the packets as before.
+    // The copies do not affect the other party.
     assert!(heard >= 7, "{heard} packets");
     bed.call.set_copies(Side::A, &two[..1]);
     assert_eq!(copies(&mut bed, Side::A, &speech(0, 7, 10), &two).len(), 1);
@@ -62,8 +62,7 @@ fn each_packet_of_a_side_is_copied_to_each_subscriber() {
     assert!(copies(&mut bed, Side::A, &speech(0, 7, 11), &two).is_empty());
 }
 
-/// A sender that is refused in the call cannot reach its subscribers: RFC 3550, appendix A.1, needs two consecutive packets of a
-/// new source.
+/// A sender that the call refuses cannot reach the subscribers. A new source needs two consecutive packets (RFC 3550, appendix A.1).
 #[test]
 fn strangers_are_not_copied() {
     let mut bed = bed();
@@ -92,7 +91,7 @@ fn copies_of_srtp_are_in_the_clear() {
         let packet = speech(0, 7, number);
         let sent = protected(&mut sends, &packet);
         let copied = copies(&mut bed, Side::A, &sent, &to);
-        // The first one waits for the second.
+        // The first packet waits for the second one.
         if number > 0 {
             assert_eq!(copied.last(), Some(&packet));
         }
@@ -103,7 +102,7 @@ fn copies_of_srtp_are_in_the_clear() {
     assert!(copies(&mut bed, Side::A, &forged, &to).is_empty());
 }
 
-/// A turn has room for some datagrams only: copies are queued for the next one, in order.
+/// A turn has room for only some datagrams. The other copies wait for the next turn, in order.
 #[test]
 fn copies_wait_for_room() {
     let mut bed = bed();

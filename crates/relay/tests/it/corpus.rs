@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing has collected, with the stable compiler, and continues at random for a while.
+//! Replays the inputs that the fuzzer has collected with the stable compiler, and continues with random ones for a while.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ proptest! {
         fuzzing::forward(&data);
     }
 
-    /// Whole steps, with datagrams that some side knows.
+    /// The input consists of whole steps, with datagrams from addresses that a side knows.
     #[test]
     fn random_steps_keep_the_fuzzing_invariants(
         settings: u8,

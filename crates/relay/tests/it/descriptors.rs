@@ -1,5 +1,5 @@
-//! Calls come and go from four threads while others talk: nothing is lost or leaked. Alone in its process, whose descriptors and
-//! threads are counted.
+//! Calls come and go from four threads while others are running, and nothing is lost or leaked. The test is alone in its process, whose
+//! descriptors and threads are counted.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 #[test]
 fn calls_of_four_threads_leave_no_descriptors() {
     let engine: Engine<Forwarder> = engine(20, 2);
-    // So few ports that each call gets those of an earlier one.
+    // There are so few ports that each call gets those of an earlier one.
     let ranges = PortRange::new(RangeSettings {
         quarantine: std::time::Duration::ZERO,
         ..RangeSettings::new(LOCALHOST, 20_000, 20_127)
@@ -91,7 +91,7 @@ fn calls_of_four_threads_leave_no_descriptors() {
     assert!(descriptors() < descriptors_before);
 }
 
-/// A call that carries a packet, and ends.
+/// Creates a call, lets it carry a packet, and ends it.
 fn churn(
     engine: &Engine<Forwarder>,
     ranges: &threadbare_relay::PortRange,

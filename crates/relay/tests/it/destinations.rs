@@ -1,4 +1,4 @@
-//! Destinations of calls: `threadbare_rtp::policy` has the rules, and they apply to outgoing datagrams here.
+//! Destinations of calls. `threadbare_rtp::policy` contains the rules, and these tests apply them to outgoing datagrams.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use threadbare_relay::{
 };
 use threadbare_rtp::policy::MediaPolicy;
 
-/// These sockets are services of the machine.
+/// Returns a policy for which these sockets are services of the machine.
 fn policy(services: &[SocketAddr]) -> Arc<MediaPolicy> {
     Arc::new(MediaPolicy {
         services: services.iter().map(SocketAddr::port).collect(),
@@ -41,7 +41,7 @@ fn a_call_reaches_parties_but_neither_a_service_nor_its_own_ports() {
         let sent = call.with(move |call, _| call.send(PortId::rtcp(1), to, bytes));
         sent.wait().unwrap();
     };
-    // The second datagram uses the remembered decision about the first.
+    // For the second datagram, the decision about the first one is remembered.
     for bytes in [b"one", b"two"] {
         send(at_party, bytes);
         assert_eq!(next(&party).0, bytes);
@@ -52,7 +52,7 @@ fn a_call_reaches_parties_but_neither_a_service_nor_its_own_ports() {
     let refused = call.with(|call, _| (call.refused.clone(), call.received));
     assert_eq!(refused.wait().unwrap(), (vec![Refused::Forbidden; 5], 0));
     until("all are counted", || engine.stats().forbidden == 5);
-    // A changed policy applies to running calls.
+    // A changed policy applies to calls that are running.
     destinations.set(policy(&[at_party]));
     send(at_party, b"forbidden");
     until("it is counted", || engine.stats().forbidden == 6);
@@ -60,7 +60,7 @@ fn a_call_reaches_parties_but_neither_a_service_nor_its_own_ports() {
     assert_eq!(next(&service).0, b"fine", "and nothing of before");
 }
 
-/// A program on this machine sends from the port of a service. The relay learns it as a party but sends nothing there.
+/// A program on this machine sends from the port of a service. The relay learns it as a party, but sends nothing there.
 #[test]
 fn a_learned_address_is_judged_like_a_signalled_one() {
     let (service, party) = (peer(), peer());
@@ -82,7 +82,7 @@ fn a_learned_address_is_judged_like_a_signalled_one() {
     assert_eq!(learned(0), service.local_addr().ok());
     let before = engine.stats().forbidden;
     party.send_to(b"d7:command4:liste", b).unwrap();
-    // Earlier packets, of four bytes each, may be counted after this one was sent.
+    // Earlier packets, which have four bytes each, may be counted only after this one was sent.
     until("it is read", || {
         let read = call
             .with(|call, _| call.stats()[1].received[0])
@@ -93,7 +93,7 @@ fn a_learned_address_is_judged_like_a_signalled_one() {
     until("it is refused", || engine.stats().forbidden > before);
     destinations.set(policy(&[]));
     service.set_nonblocking(true).unwrap();
-    // A batch that is being read may still have the old policy.
+    // The old policy may still apply to a batch that is being read.
     until("it passes", || {
         party.send_to(b"fine", b).unwrap();
         let mut room = [0; 64];
@@ -104,7 +104,7 @@ fn a_learned_address_is_judged_like_a_signalled_one() {
     });
 }
 
-/// Copies each datagram.
+/// A call that copies each datagram.
 struct Copier(SocketAddr, Option<Vec<u8>>);
 
 impl Call for Copier {

@@ -1,4 +1,4 @@
-//! A call that moves to another process: queued packets, and those that still arrive at its ports, reach the other party.
+//! A call that moves to another process. Its queued packets, and those that still arrive at its old ports, reach the other party.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn session(now_ns: u64) -> MediaSession {
     AudioSession::new(call(now_ns, false), SLICE).into()
 }
 
-/// A may use SRTP. Returns A's sender, too.
+/// Creates a call in which A uses SRTP with `suite`, if there is one. Also returns A's sender.
 fn bed(suite: Option<Suite>) -> (Bed<MediaSession>, Option<Sender>) {
     let mut bed = Bed::new(0, session(0));
     let Some(suite) = suite else {
@@ -29,7 +29,8 @@ fn bed(suite: Option<Suite>) -> (Bed<MediaSession>, Option<Sender>) {
     (bed, Some(sender))
 }
 
-/// Arrival time of each packet, ms, and its number: one every 20 ms; or number 12 late.
+/// Returns the arrival time of each packet, ms, with its number. There is one packet every 20 ms. If `is_one_late` is set, number 12 is
+/// late.
 fn arrivals(is_one_late: bool) -> Vec<(u64, u16)> {
     let mut all: Vec<(u64, u16)> = (0..20)
         .map(|number| match number {
@@ -41,7 +42,7 @@ fn arrivals(is_one_late: bool) -> Vec<(u64, u16)> {
     all
 }
 
-/// The stream that B gets: numbers, and the middle of the audio.
+/// Returns the stream that B gets: for each packet, its number, and a byte from the middle of its audio.
 fn heard(staged: &[Staged]) -> Vec<(u16, u8)> {
     let mut found = Vec::new();
     for one in staged {
@@ -51,7 +52,7 @@ fn heard(staged: &[Staged]) -> Vec<(u16, u8)> {
     found
 }
 
-/// At any moment of the hand-over, B gets the same as from a call that has never moved.
+/// Whenever the call moves, B gets the same packets as from a call that has never moved.
 #[test]
 fn nothing_is_lost_between_two_processes() {
     for suite in [
@@ -77,11 +78,11 @@ fn nothing_is_lost_between_two_processes() {
             let (give, late_packets) = channel();
             let take = move |packet| give.send(packet).expect("it is heard");
             old.call.divert(now_ns, Box::new(take));
-            // Two more arrive at the old process.
+            // Two more packets arrive at the old process.
             let (late, direct) = behind.split_at(behind.len().min(2));
             speak(&mut old, &mut sender, 0, late);
             assert_eq!(old.take(B), [], "a party that has left sends nothing");
-            // The new process has another clock.
+            // The clock of the new process differs.
             let ahead_ms = 5000;
             let begun_ns = old.now_ns + ahead_ms * MS;
             let mut new = Bed::new(begun_ns, session(begun_ns));
@@ -96,7 +97,7 @@ fn nothing_is_lost_between_two_processes() {
             for packet in &mut late_packets {
                 packet.received_ns += ahead_ms * MS;
             }
-            // Late packets come after those that arrived here directly.
+            // The late packets come after those that arrived here directly.
             let held = late_packets.iter().filter(|packet| packet.is_clear).count();
             let rest = late_packets.split_off(if late_ms > 0 {
                 held
@@ -123,7 +124,7 @@ fn nothing_is_lost_between_two_processes() {
     }
 }
 
-/// Packets arrive when they are due.
+/// Lets packets arrive when they are due.
 fn speak(
     bed: &mut Bed<MediaSession>,
     sender: &mut Option<Sender>,
@@ -142,7 +143,7 @@ fn speak(
     }
 }
 
-/// A stranger's flood: the number of its packets kept for the next process is bounded.
+/// A stranger floods the call. The number of its packets that are kept for the next process is bounded.
 #[test]
 fn late_packets_of_one_call_are_bounded() {
     let (mut bed, _) = bed(None);

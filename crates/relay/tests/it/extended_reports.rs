@@ -1,4 +1,4 @@
-//! Extended reports (RFC 3611) as read by an independent program: tshark.
+//! Extended reports (RFC 3611), read by another program (tshark).
 
 use std::process::Command;
 
@@ -6,8 +6,8 @@ use crate::common::media::{Bed, MS, call, party, speech};
 use threadbare_relay::{AudioSession, PortId};
 use threadbare_rtp::call::Side;
 
-/// A packet as a capture file, from and to the port that is read as RTCP. Capturing for real would need privileges.
-/// The format: <https://www.ietf.org/archive/id/draft-gharris-opsawg-pcap-01.html>; link type 101 is raw IP.
+/// Returns a packet as a capture file, from and to the port that is read as RTCP. Real capturing would need privileges. The format is
+/// described in <https://www.ietf.org/archive/id/draft-gharris-opsawg-pcap-01.html>, and link type 101 is raw IP.
 fn pcap_of(packet: &[u8], port: u16) -> Vec<u8> {
     let mut file = Vec::new();
     let length = 28 + packet.len() as u32;
@@ -25,7 +25,7 @@ fn pcap_of(packet: &[u8], port: u16) -> Vec<u8> {
     ] {
         file.extend(word.to_le_bytes());
     }
-    // IPv4 without checksum, from and to 127.0.0.1, then UDP without checksum.
+    // The packet has an IPv4 header without checksum, from and to 127.0.0.1, and a UDP header without checksum.
     file.extend([0x45, 0]);
     file.extend((length as u16).to_be_bytes());
     file.extend([0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
@@ -50,7 +50,7 @@ fn tshark_reads_statistics_and_metrics() {
         bed.wait_ms(20);
     }
     let reports = bed.take(PortId::rtcp(0));
-    // RFC 3611, section 2: an extended report has packet type 207 and is part of a compound.
+    // An extended report has packet type 207, and is part of a compound (RFC 3611, section 2).
     let has_extended = |bytes: &[u8]| bytes.chunks(4).any(|word| word.get(1) == Some(&207));
     let last = reports.iter().rfind(|staged| has_extended(&staged.bytes));
     let last = last.expect("an extended report");
@@ -101,7 +101,7 @@ fn tshark_reads_statistics_and_metrics() {
         "{said}"
     );
     assert!(["1", "True"].contains(&check), "{said}");
-    // A report covers some seconds of 50 packets each, of which one in twenty was lost.
+    // A report covers some seconds with 50 packets each, of which one in twenty was lost.
     assert!(
         (3..=25).contains(&lost.parse::<u32>().expect("a number")),
         "{said}"

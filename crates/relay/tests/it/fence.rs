@@ -1,4 +1,4 @@
-//! A call whose node must not send any more sends nothing, not even the rest of a batch.
+//! If a node must no longer send, its calls send nothing, not even the rest of a batch.
 
 use crate::common::{Forwarder, engine, next, peer, range, until};
 use threadbare_relay::{Fence, PortId, PortUse};
@@ -6,7 +6,7 @@ use threadbare_runtime::clock_now_ns;
 
 #[test]
 fn nothing_is_sent_while_the_fence_is_not_open() {
-    // A slice of an hour: only commands cause sending.
+    // A slice lasts an hour, so only commands cause sending.
     let engine = engine(3_600_000, -1);
     let listener = peer();
     let to = listener.local_addr().unwrap();
@@ -16,7 +16,7 @@ fn nothing_is_sent_while_the_fence_is_not_open() {
     let send = |bytes: &'static [u8], fence: Option<(Fence, u64)>| {
         let sent = call.with(move |call, _| {
             call.send(PortId::rtp(0), to, bytes);
-            // Within a batch: after its first datagram, before the staged ones leave.
+            // This happens within a batch: after its first datagram, and before the staged ones leave.
             if let Some((fence, until_ns)) = fence {
                 match until_ns {
                     0 => fence.close(),
@@ -36,14 +36,14 @@ fn nothing_is_sent_while_the_fence_is_not_open() {
     send(b"closed", Some((fence.clone(), 0)));
     until("it is stopped", || engine.stats().fenced == 2);
     send(b"never", Some((fence, u64::MAX)));
-    // A call without a fence on the same thread.
+    // This call is on the same thread, and has no fence.
     let others = vec![range(PortUse::Mux).lease().unwrap()];
     let other = engine.create("free", others, Forwarder::default()).unwrap();
     other
         .command(move |call, _| call.send(PortId::rtp(0), to, b"free"))
         .unwrap();
     assert_eq!(next(&listener).0, b"free");
-    // Datagrams are counted after the last one of a batch.
+    // The datagrams of a batch are counted after its last one.
     let counted = || (engine.stats().fenced, engine.stats().packets_sent);
     until("all are counted", || counted() == (3, 3));
 }

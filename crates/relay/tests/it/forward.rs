@@ -1,4 +1,4 @@
-//! Media that is only passed on.
+//! Media that are only forwarded.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ const B_RTCP: PortId = PortId::rtcp(1);
 #[test]
 fn datagrams_pass_as_they_are_between_ports_of_a_kind() {
     let mut bed = bed();
-    // T.38 (UDPTL), which is neither RTP nor RTCP, and a datagram that looks like RTCP by chance.
+    // These are T.38 (UDPTL), which is neither RTP nor RTCP, and a datagram that looks like RTCP by chance.
     let datagrams: [&[u8]; 4] = [&[0, 1, 6, 0x80], b"", &[0x80, 200, 0, 0], &[7; 2000]];
     for (from, source, to, at) in [
         (A, party(Side::A), B, party(Side::B)),
@@ -75,7 +75,7 @@ fn datagrams_pass_as_they_are_between_ports_of_a_kind() {
     }
 }
 
-/// The party is behind a NAT: it sends from another address than the signalled one.
+/// The party is behind a NAT, so it sends from another address than the signalled one.
 #[test]
 fn an_address_is_learned_and_nothing_is_sent_to_a_stranger() {
     let mut bed = bed();
@@ -206,7 +206,7 @@ fn srtp_on_either_side_drops_replays() {
                 let mut sealed = packet.clone();
                 if secured[0] {
                     if number == 3 && bed.tray.staged.len() == 3 {
-                        continue; // The party's own transform does not replay.
+                        continue; // the party's own transform does not encrypt a packet twice
                     }
                     sealed = protected(&mut sends_a, &packet);
                 }
@@ -267,7 +267,7 @@ fn state_continues_after_a_restart() {
     let mut after = bed();
     let outage = Outage::default();
     after.call.restore(0, &state, outage).expect("it goes on");
-    // From its first packet on: the address was learned, and the counter has wrapped.
+    // This is so from the first packet on, because the address was learned and the counter has wrapped.
     for number in 20..30 {
         after.hand_in(A, behind, &speech(99, 5, 65_525_u16.wrapping_add(number)));
         heard.extend(after.take(B));
@@ -320,7 +320,7 @@ fn one_engine_carries_audio_and_forwarded_media() {
     assert!(is_audio.wait().unwrap());
 }
 
-/// RFC 5761, section 4: the numbers 64 to 95 belong to RTCP only if RTP and RTCP share a port.
+/// The payload types 64 to 95 belong to RTCP only if RTP and RTCP share a port (RFC 5761, section 4).
 #[test]
 fn rtp_with_numbers_of_rtcp_passes_between_srtp_and_rtp_without_mux() {
     let mut bed = bed();

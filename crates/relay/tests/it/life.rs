@@ -35,7 +35,7 @@ fn commands_run_in_order_and_their_results_come_back() {
 
 #[test]
 fn datagrams_staged_by_a_command_are_sent_at_once() {
-    // A slice of an hour: only commands interrupt it.
+    // A slice lasts an hour, so only commands interrupt it.
     let engine = engine(3_600_000, -1);
     let listener = peer();
     let to = listener.local_addr().unwrap();
@@ -90,7 +90,7 @@ fn datagrams_that_wait_at_a_removal_do_not_reach_the_next_call() {
         }
         call.remove().unwrap();
     }
-    // In the same places of the tables, with other ports.
+    // The new calls have the same places in the tables, but other ports.
     let legs = two_legs(&ranges);
     let call = engine.create("next", legs, Forwarder::default()).unwrap();
     assert_eq!(call.stats().wait().unwrap().packets_received, 0);
@@ -98,12 +98,12 @@ fn datagrams_that_wait_at_a_removal_do_not_reach_the_next_call() {
     assert_eq!(engine.stats().calls, 0);
 }
 
-/// Longer than the orders of one run may take.
+/// A time that is longer than the orders of one run may take.
 const LONG: Duration = Duration::from_millis(10);
 
 #[test]
 fn long_orders_do_not_delay_packets() {
-    // A slice of an hour: only orders and their leftovers wake the calls' agent.
+    // A slice lasts an hour, so only orders, and those that a run leaves over, wake the calls' agent.
     let engine = engine(3_600_000, -1);
     let call = engine
         .create("orders", Vec::new(), Forwarder::default())
@@ -111,7 +111,7 @@ fn long_orders_do_not_delay_packets() {
     let (open_first, first) = channel::<()>();
     let (open_second, second) = channel::<()>();
     let (tell, told) = channel();
-    // While the first order blocks, the others queue up. Long ones end their runs in between, twice.
+    // While the first order blocks, the others queue up. Among them are two long ones, each of which ends its run.
     call.command(move |_, _| first.recv().unwrap()).unwrap();
     let mut second = Some(second);
     for i in 0..40 {
@@ -133,7 +133,7 @@ fn long_orders_do_not_delay_packets() {
         .expect("the last one runs");
 }
 
-/// Place of the panic.
+/// Where the panic happens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trap {
     Datagram,
@@ -184,7 +184,7 @@ fn a_panic_removes_only_the_call_that_caused_it() {
         let call = engine
             .create("trap", legs, Box::new(Trapped(trap, false)))
             .unwrap();
-        // Two datagrams, of which the second finds no call.
+        // There are two datagrams. When the second one is handled, the call is gone.
         a.send_to(b"x", of_trap).unwrap();
         a.send_to(b"x", of_trap).unwrap();
         until("it is counted", || {
@@ -248,7 +248,7 @@ fn a_flood_on_one_call_does_not_delay_other_calls() {
     }
 }
 
-/// A call with a loss that is due from its first datagram on. It reports the engine's calls.
+/// A call with a loss that is due from its first datagram on. It reports how the engine calls it.
 struct Losing(mpsc::Sender<Step>, bool);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -289,7 +289,7 @@ fn a_loss_waits_until_the_sockets_are_read() {
         }
         let mut datagrams = 0;
         let mut before = None;
-        // The last datagram's loss comes last.
+        // The loss after the last datagram comes last.
         while datagrams < 4 || before != Some(Step::Poll { may_lose: true }) {
             let step = told
                 .recv_timeout(DEADLINE)
@@ -339,7 +339,7 @@ fn endlessly_sending_call_shares_its_thread() {
             a.send_to(&[i], port).unwrap();
             assert_eq!(next(&b).0, [i]);
         }
-        // Removal works, too.
+        // Removing the call still works.
         assert!(endless.remove().is_some());
     }
 }
@@ -368,7 +368,7 @@ fn calls_spread_over_the_threads_and_are_limited() {
     until("there is room", || create().is_ok());
 }
 
-/// Blocks its thread in each slice.
+/// A call that blocks its thread in each slice.
 struct Slow;
 
 impl Call for Slow {
@@ -391,7 +391,7 @@ fn a_late_thread_gets_no_new_calls() {
     let slow: Vec<_> = (0..4)
         .map(|_| engine.create("slow", Vec::new(), Box::new(Slow)).unwrap())
         .collect();
-    // Two on each thread. One thread recovers.
+    // There are two calls on each thread. One of the threads recovers.
     let busy = slow[0].shard().id();
     let slow: Vec<_> = slow
         .into_iter()
@@ -402,7 +402,7 @@ fn a_late_thread_gets_no_new_calls() {
         lateness.sort_by_key(|shard| shard.lateness_ns);
         lateness[1].lateness_ns > 20_000_000 && engine.calls() == 2
     });
-    // Even if they have more calls than the late one.
+    // This is so even if the others have more calls than the late one.
     let quick: Vec<_> = (0..6)
         .map(|_| {
             let call: Box<dyn Call> = Box::new(Forwarder::default());

@@ -10,12 +10,12 @@ use threadbare_rtp::call::{DirectionConfig, Mode, Session, SessionConfig, Side, 
 use threadbare_rtp::codec::Encoding;
 use threadbare_rtp::g711;
 
-/// A packet of each side.
+/// Lets each side send a packet.
 fn talk(bed: &mut Bed<MediaSession>, number: u16) {
     talk_behind(bed, number, 0);
 }
 
-/// The same after this many packet times without packets.
+/// Acts as [`talk`], after `pause` packet times without packets.
 fn talk_behind(bed: &mut Bed<MediaSession>, number: u16, pause: u32) {
     for (leg, side) in (0..).zip(Side::BOTH) {
         let payload_type = 8 * leg;
@@ -27,7 +27,7 @@ fn talk_behind(bed: &mut Bed<MediaSession>, number: u16, pause: u32) {
     bed.wait_ms(20);
 }
 
-/// Samples of each side, and the times of the portions.
+/// Returns the samples of each side, and the times of the portions.
 fn taken(listening: &mut Listening) -> ([Vec<i16>; 2], Vec<u64>) {
     let (mut samples, mut times) = ([vec![], vec![]], vec![]);
     listening.take(|portion, pcm| {
@@ -52,7 +52,7 @@ fn set_mode(bed: &mut Bed<MediaSession>, side: Side, mode: Mode) {
     media.session_mut().set_mode(side, mode);
 }
 
-/// Sample that a side sends in a packet, decoded by tables 1 and 2 of ITU-T G.711. A sends PCMU, and B sends PCMA.
+/// Returns the sample that a side sends in a packet, decoded by tables 1 and 2 of ITU-T G.711. A sends PCMU, and B sends PCMA.
 fn said(side: Side, number: u16) -> i16 {
     let code = usize::from(0x55 ^ number as u8);
     match side {
@@ -106,11 +106,11 @@ fn audio_before_a_pause_or_change_keeps_its_time() {
     let begun_ns = bed.now_ns;
     (0..2).for_each(|number| talk(&mut bed, number));
     told(&mut bed, &[]);
-    // No audio follows, so the wait is short.
+    // No audio follows, so the portion comes after a short wait.
     bed.wait_ms(100);
     let before = [0, 1].map(|number| (begun_ns + 20 * MS, said(Side::A, number)));
     told(&mut bed, &before);
-    // The same without a poll in between, and after a short pause.
+    // The same must hold without a poll in between, and after a short pause.
     let mut begun_ns = bed.now_ns;
     talk(&mut bed, 2);
     for (number, pause_ms, behind) in [(3, 400, 20), (4, 40, 22)] {
@@ -120,7 +120,7 @@ fn audio_before_a_pause_or_change_keeps_its_time() {
         told(&mut bed, &[(begun_ns, said(Side::A, number - 1))]);
         begun_ns = then_ns;
     }
-    // A mute takes effect from that moment on.
+    // A mute takes effect from this moment on.
     set_mode(&mut bed, Side::A, Mode::Mute);
     told(&mut bed, &[(begun_ns, said(Side::A, 4))]);
     let begun_ns = bed.now_ns;
@@ -128,7 +128,8 @@ fn audio_before_a_pause_or_change_keeps_its_time() {
     told(&mut bed, &[(begun_ns + 80 * MS, 0); 5]);
 }
 
-/// Codes stay unchanged; the concealment of a loss and the packet that joins it are samples in their place, with the right times.
+/// Codes stay unchanged. The concealment of a loss, and the packet that is joined to it, are samples in the right place, with the right
+/// times.
 #[test]
 fn a_loss_is_filled_in_at_its_place_and_time() {
     let listeners = Listeners::default();
@@ -157,7 +158,7 @@ fn a_loss_is_filled_in_at_its_place_and_time() {
     });
     let kinds: String = kinds.into_iter().collect();
     assert_eq!(kinds, "ccccccccccsscccccccc");
-    // The loss was detected with the packet after it: those samples are late, and later ones are in time again.
+    // The loss was detected with the packet after it, so those samples are late. Later samples come without delay.
     let behind_ns = |(until_ns, samples): &(u64, u64)| *until_ns as i64 - *samples as i64 * 125_000;
     let first_ns = behind_ns(&ends[0]);
     for end in &ends {
@@ -201,14 +202,14 @@ fn joining_and_leaving_listeners_do_not_disturb_others() {
         .flat_map(|number| [said(Side::A, number); 160])
         .collect();
     assert_eq!(samples[0], all);
-    // The call has ended, and its last audio is still available.
+    // The call has ended, but its last audio can still be taken.
     talk(&mut bed, 15);
     drop((bed, listeners));
     assert!(first.is_over());
     assert_eq!(lens(taken(&mut first).0), [160; 2]);
 }
 
-/// A call that is re-negotiated to another medium and back.
+/// By new signalling, the call changes to another kind of media, and back.
 #[test]
 fn new_media_session_keeps_the_listeners() {
     let listeners = Listeners::default();
@@ -223,7 +224,7 @@ fn new_media_session_keeps_the_listeners() {
     assert_eq!(taken(&mut listening).0[1].len(), 10 * 160);
 }
 
-/// Without a meter, audio is decoded for listeners only.
+/// Without a meter, audio is decoded only for listeners.
 #[test]
 fn later_listener_of_a_line_does_not_disturb_the_first() {
     let snapshot = SharedSnapshot::default();
@@ -238,7 +239,7 @@ fn later_listener_of_a_line_does_not_disturb_the_first() {
     for number in 0..60 {
         bed.hand_in(PortId::rtp(0), party(Side::A), &speech(0, 7, number));
         bed.wait_ms(20);
-        // Some samples wait for a whole portion.
+        // Some samples wait until a portion is complete.
         if number % 4 == 3 {
             others.push(snapshot.listen());
         }

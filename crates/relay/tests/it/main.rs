@@ -1,4 +1,4 @@
-//! Calls and pairs of ports on real sockets.
+//! Tests of calls and pairs of ports on real sockets.
 
 mod common;
 mod copies;

@@ -21,7 +21,7 @@ fn datagrams_leave_from_the_port_that_the_receiver_sends_to() {
         let ports = [legs[0].rtp_address(), legs[1].rtp_address()];
         let rtcp = legs.iter().map(|leg| leg.rtcp_address().unwrap());
         let rtcp: Vec<SocketAddr> = rtcp.collect();
-        // RFC 3550, section 11: an even port, and the next higher one for RTCP.
+        // RTP has an even port, and RTCP the next higher one (RFC 3550, section 11).
         assert!(ports[0].port().is_multiple_of(2) && rtcp[0] == next_port(ports[0]));
 
         let (rtcp_a, rtcp_b) = (peer(), peer());
@@ -66,7 +66,7 @@ fn with_mux_a_leg_has_one_port_for_both() {
     assert_eq!(stage(&call, PortId::rtcp(0), to), [Refused::NoSuchPort]);
 }
 
-/// The result of a call's attempt to stage a datagram.
+/// Lets a call stage a datagram. Returns the results.
 fn stage(
     call: &threadbare_relay::CallHandle<Forwarder>,
     port: PortId,
@@ -145,7 +145,7 @@ fn icmp_error_is_counted_and_the_stream_continues() {
 
 #[test]
 fn error_of_one_destination_does_not_affect_another() {
-    // A slice of an hour: nothing reads the error between two commands, and Linux returns it from the next send call.
+    // A slice lasts an hour, so nothing reads the error between two commands. Linux returns it from the next send call.
     let engine = engine(3_600_000, -1);
     let b = peer();
     let nobody = peer().local_addr().unwrap();
@@ -163,7 +163,7 @@ fn ipv4_and_ipv6_parties_reach_an_ipv6_socket_of_all_addresses() {
     };
     let range = PortRange::new(all).unwrap();
     let Ok(leg) = range.lease() else {
-        return; // A machine without IPv6.
+        return; // the machine has no IPv6
     };
     let engine = engine(20, -1);
     let legs = vec![leg, range.lease().unwrap()];
@@ -178,7 +178,7 @@ fn ipv4_and_ipv6_parties_reach_an_ipv6_socket_of_all_addresses() {
         .unwrap();
     a.send_to(b"4 to 6", (Ipv4Addr::LOCALHOST, port)).unwrap();
     assert_eq!(next(&b).0, b"4 to 6");
-    // The address is not ::ffff:127.0.0.1: an address has one form.
+    // The address is not ::ffff:127.0.0.1, because an address has only one form.
     let from = call.with(|call, _| call.last_from).wait().unwrap();
     assert_eq!(from, Some(of_a));
     call.command(move |call, _| call.send(PortId::rtp(1), of_a, b"to 4"))
@@ -209,7 +209,7 @@ fn an_ipv4_socket_refuses_an_ipv6_destination_when_it_is_set_and_when_it_is_used
 #[test]
 fn full_port_range_is_reported_with_its_values() {
     let all = range_settings(LOCALHOST, PortUse::Pair);
-    // A pair of ports that are free now.
+    // These are two ports that are free now.
     let free = {
         let leg = PortRange::new(all.clone()).unwrap().lease().unwrap();
         leg.rtp_address().port()
@@ -230,7 +230,7 @@ fn full_port_range_is_reported_with_its_values() {
         "{text}"
     );
     drop(leg);
-    // Another program may take the port when the sockets are closed; the range avoids it.
+    // Another program may take the port when its sockets are closed. The range then avoids it.
     range.close_resting();
     peer_at(&format!("127.0.0.1:{free}"));
     let error = range.lease().unwrap_err();
@@ -256,12 +256,12 @@ fn a_leg_takes_the_ports_of_another_process() {
     let range = PortRange::new(all.clone()).unwrap();
     let error = range.lease_at(port).unwrap_err().to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
-    // The other process ends.
+    // The other process ends here.
     drop((leg, first));
     let leg = range.lease_at(port).unwrap();
     assert_eq!(leg.rtp_address().port(), port);
     assert_eq!(leg.rtcp_address().unwrap().port(), port + 1);
-    // The number is in use: it returns only after the quarantine.
+    // The number is in use. It can be leased only after the quarantine.
     let one = RangeSettings {
         first: port,
         last: port + 1,
@@ -275,7 +275,7 @@ fn a_leg_takes_the_ports_of_another_process() {
         range.lease().unwrap_err(),
         PortError::Exhausted { quarantined: 1, .. }
     ));
-    // Outside of the range.
+    // This number is outside of the range.
     let other = if port > 30_000 { 20_000 } else { 40_000 };
     let other = RangeSettings {
         first: other,
@@ -304,7 +304,7 @@ fn ports_of_other_programs_are_skipped() {
     let other = peer_at(&format!("127.0.0.1:{}", free + 1));
     for _ in 0..8 {
         let leg = PortRange::new(two.clone()).unwrap().lease();
-        // Another program may have taken the second pair, too.
+        // Another program may have taken the second pair too.
         match leg {
             Ok(leg) => assert_eq!(leg.rtp_address().port(), free + 2),
             Err(error) => assert!(matches!(error, PortError::Exhausted { .. }), "{error}"),
@@ -334,7 +334,7 @@ fn a_bad_range_is_refused_with_its_values() {
     assert!(is_bind, "{error}");
 }
 
-/// A call that sends by itself.
+/// A call that sends without input.
 struct Ticker {
     to: SocketAddr,
     next_ns: u64,
@@ -381,7 +381,7 @@ fn timers_of_a_call_without_input_fire() {
         for number in 0..15u64 {
             assert_eq!(next(&listener).0, number.to_be_bytes());
         }
-        // A timer is never early: by definition of the schedule, this many ticks take at least this long.
+        // A timer is never early. By definition of the schedule, this many ticks take at least this long.
         let (ticks, ahead_ns) = call
             .with(|call, now_ns| (call.ticks, call.next_ns.saturating_sub(now_ns)))
             .wait()

@@ -1,4 +1,4 @@
-//! Sockets between two calls are open, but look closed to others, and are like new for the next call. Also batched orders.
+//! Sockets between two calls are open, but look closed to others. For the next call they are like new. Also tests batched orders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -14,11 +14,11 @@ use threadbare_relay::{
     CallHandle, Engine, Gathering, LegPorts, PortRange, PortUse, RangeSettings,
 };
 
-/// A range of as many legs, of ports that were free just now.
+/// Returns a range for `legs` legs, whose ports were free just now.
 fn range_of(legs: u16, quarantine: Duration) -> PortRange {
     let all = range_settings(LOCALHOST, PortUse::Pair);
     let free = PortRange::new(all.clone()).unwrap();
-    // Ports of other tests may lie between.
+    // Ports of other tests may lie between the free ones.
     let first = loop {
         let first = free.lease().unwrap().rtp_address().port();
         let leg = |i: u16| first.checked_add(2 * i).map(|port| free.lease_at(port));
@@ -38,7 +38,7 @@ fn range_of(legs: u16, quarantine: Duration) -> PortRange {
     .unwrap()
 }
 
-/// A call of one leg that returns each datagram.
+/// Creates a call of one leg that returns each datagram.
 fn echo(engine: &Engine<Forwarder>, leg: LegPorts, to: &UdpSocket) -> CallHandle<Forwarder> {
     let to = to.local_addr().unwrap();
     let mut forwarder = Forwarder::new(to, to);
@@ -49,7 +49,7 @@ fn echo(engine: &Engine<Forwarder>, leg: LegPorts, to: &UdpSocket) -> CallHandle
 fn is_closed_for_others(port: u16) {
     let stranger = peer();
     stranger.connect((LOCALHOST, port)).unwrap();
-    // RFC 1122, section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message".
+    // "UDP SHOULD send an ICMP Port Unreachable message" (RFC 1122, section 4.1.3.1).
     let refused = stranger.send(b"x").and_then(|_| stranger.recv(&mut [0; 8]));
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
@@ -64,7 +64,7 @@ fn next_call_gets_the_ports_but_no_datagrams_of_the_last_one() {
         let leg = range.lease().unwrap();
         let local = leg.rtp_address();
         assert_eq!(*port.get_or_insert(local.port()), local.port());
-        // Datagrams that arrived before the call are its first.
+        // Datagrams that arrived before the call are its first ones.
         party.send_to(&[round], local).unwrap();
         let call = echo(&engine, leg, &party);
         assert_eq!(next(&party), (vec![round], local));
@@ -72,7 +72,7 @@ fn next_call_gets_the_ports_but_no_datagrams_of_the_last_one() {
         assert_eq!(received, Ok(1), "what another was to get");
         send_in_turn(&call, "127.0.0.1:9".parse().unwrap(), &party);
         if round % 2 == 0 {
-            // The call ends in between.
+            // The call ends between two rounds.
             for _ in 0..50 {
                 party.send_to(b"late", local).unwrap();
             }
@@ -135,8 +135,8 @@ fn sockets_follow_their_call_to_another_thread() {
     }
     let loaded = thread(&there[0].1);
     let idle = thread(&here[0].1);
-    // The free sockets are now those of all calls of one thread, and of one call of the other thread. Ports are drawn at
-    // random: in this many draws, each port is drawn.
+    // The free sockets are now those of all calls of one thread, and of one call of the other thread. Ports are drawn at random, but in
+    // this many draws, each port is drawn.
     here.drain(..).for_each(|(_, call)| drop(call.remove()));
     there.pop().unwrap().1.remove();
     let mut seen = BTreeSet::new();
@@ -148,7 +148,7 @@ fn sockets_follow_their_call_to_another_thread() {
         call.remove();
     }
     assert_eq!(seen.len(), 2, "some have moved, and others have stayed");
-    // If the other thread has only a few calls fewer, the sockets stay on their thread.
+    // If the other thread has only a few calls less, the sockets stay with their thread.
     there.drain(4..).for_each(|(_, call)| drop(call.remove()));
     until("calls have ended", || engine.calls() == 4);
     let threads: Vec<_> = (0..300).map(|_| thread(&begin().1)).collect();
@@ -174,7 +174,7 @@ fn named_resting_port_is_leased_at_once() {
 #[test]
 fn unused_ports_are_released_to_other_programs() {
     let may_have = |port| UdpSocket::bind((LOCALHOST, port)).is_ok();
-    // No call for the length of the quarantine.
+    // There is no call for the length of the quarantine.
     let range = range_of(1, Duration::from_millis(1));
     let port = range.lease().unwrap().rtp_address().port();
     assert!(range.is_used());
@@ -183,14 +183,14 @@ fn unused_ports_are_released_to_other_programs() {
         may_have(port)
     });
     assert!(!range.is_used());
-    // On demand, regardless of the quarantine.
+    // They are closed on request, regardless of the quarantine.
     let range = range_of(1, Duration::from_secs(3600));
     let port = range.lease().unwrap().rtp_address().port();
     assert!(!may_have(port));
     range.close_resting();
     assert!(may_have(port));
     assert!(range.lease().is_err(), "the number rests all the same");
-    // When the range is dropped.
+    // They are closed when the range is dropped.
     let range = range_of(2, Duration::from_secs(3600));
     let (rests, stays) = (range.lease().unwrap(), range.lease().unwrap());
     let port = rests.rtp_address().port();
@@ -204,7 +204,7 @@ fn unused_ports_are_released_to_other_programs() {
 
 #[test]
 fn gathered_orders_run_in_order_without_deadlock() {
-    // No slice comes, so a thread works only when it is woken.
+    // No slice comes, so a thread works only if it is woken.
     let engine: Engine<Forwarder> = Engine::new(settings(3_600_000, 1)).unwrap();
     let range = range_of(2, Duration::ZERO);
     let party = peer();
@@ -223,7 +223,7 @@ fn gathered_orders_run_in_order_without_deadlock() {
     drop(gathering);
     let done_as = replies.map(|reply| reply.wait().unwrap());
     assert_eq!(done_as, [0, 1, 2], "in order");
-    // A waiting caller sends its wake-ups first.
+    // A caller that waits sends its wake-ups first.
     let _gathering = Gathering::begin();
     let before = one();
     assert_eq!(one().wait(), Ok(4));

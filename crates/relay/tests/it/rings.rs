@@ -1,4 +1,4 @@
-//! Calls whose ports have XDP rings in addition to their sockets, with parties behind a real link.
+//! Calls whose ports have XDP rings in addition to their sockets. The parties are on a real link.
 
 #[path = "../../../xdp/tests/common/link.rs"]
 mod link;
@@ -28,13 +28,13 @@ fn range(legs: u16) -> PortRange {
 fn range_at(here: &str, legs: u16) -> PortRange {
     let here: IpAddr = here.parse().expect("an address");
     let mut settings = range_settings(here, PortUse::Pair);
-    // Ports for this many legs, which are reused at once.
+    // There are ports for this many legs, and they are reused at once.
     settings.quarantine = std::time::Duration::ZERO;
     settings.last = settings.first + 2 * legs - 1;
     PortRange::new(settings).expect("a range")
 }
 
-/// A call between two parties with known paths.
+/// Sets up a call between two parties, and lets both paths become known.
 fn talk(
     engine: &Engine<Forwarder>,
     legs: Vec<LegPorts>,
@@ -46,7 +46,7 @@ fn talk(
     let call = engine
         .create("talk", legs, Forwarder::new(parties[0], parties[1]))
         .expect("a call");
-    // The call's ports are enrolled after this command has run.
+    // When this command has run, the call's ports have rings.
     call.with(|_, _| ()).wait().expect("the call is there");
     for _ in 0..2 {
         a.send_to(b"from a", to_a).expect("sent");
@@ -64,19 +64,19 @@ fn datagrams_received_by_a_ring_are_sent_by_one() {
     for (here, there, calls) in [(HERE, THERE, 1), (HERE_V6, THERE_V6, 2)] {
         let (a, b) = (link.peer(there), link.peer(there));
         let _call = talk(&engine, two_legs(&range_at(here, 2)), &a, &b);
-        // Counted after the last one.
+        // Datagrams are counted after the last one of a batch.
         until("all are counted", || {
             engine.stats().packets_sent == 4 * calls
         });
         let stats = engine.stats();
         let received = (stats.packets_received, stats.ring_received);
         assert_eq!(received, (4 * calls, 4 * calls), "{here}");
-        // The first packet to B may have left by a socket, because B had sent nothing before.
+        // The first packet to B may have left through a socket, because B had sent nothing before.
         assert!((calls..=3 * calls).contains(&stats.ring_sent), "{stats:?}");
     }
 }
 
-/// A node that must not send any more sends nothing by rings, either.
+/// A node that must no longer send does not send through rings either.
 #[test]
 fn a_fence_that_is_closed_stops_rings() {
     let Some(link) = Link::new() else { return };
@@ -101,7 +101,7 @@ fn a_fence_that_is_closed_stops_rings() {
     assert!(a.recv(&mut [0; 16]).is_err());
 }
 
-/// A datagram for an ended call does not reach the next one with the same ports.
+/// A datagram for an ended call does not reach the next call with the same ports.
 #[test]
 fn reused_port_delivers_only_to_the_next_call() {
     let Some(link) = Link::new() else { return };
@@ -112,7 +112,7 @@ fn reused_port_delivers_only_to_the_next_call() {
         let call = talk(&engine, two_legs(&range), &a, &b);
         let to = call.with(|call, _| call.to[1][0]).wait().expect("there");
         assert_eq!(to, b.local_addr().ok());
-        // In the ring when the call ends.
+        // This datagram is in the ring when the call ends.
         a.send_to(
             b"stale",
             SocketAddr::new(HERE.parse().expect("an address"), 10_000),

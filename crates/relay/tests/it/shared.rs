@@ -37,7 +37,7 @@ fn by_ssrc(port: &SharedPort, ssrc: u32) -> LegPorts {
     port.lease(filter).unwrap()
 }
 
-/// A call of two parties on the same port.
+/// Creates a call of two parties on the same port.
 fn call(
     engine: &Engine<Forwarder>,
     port: &SharedPort,
@@ -134,7 +134,8 @@ fn unmatched_datagrams_are_counted() {
     assert_eq!(call.stats().wait().unwrap().truncated, 1);
 }
 
-/// Datagrams that fit a socket with the system's smallest usual buffer, and more than a leg may get in a slice of 5 ms.
+/// Number of datagrams in a flood. They fit a socket with the system's smallest usual buffer, and exceed what a leg may get in a slice of 5
+/// ms.
 const FLOOD: u16 = 270;
 
 #[test]
@@ -149,7 +150,7 @@ fn a_flood_on_one_leg_causes_no_losses_of_other_legs() {
         for i in 0..FLOOD {
             mad.send_to(&rtp(9, i, b"flood"), to).unwrap();
         }
-        // After the flood.
+        // This packet comes after the flood.
         a.send_to(&rtp(1, round, b"x"), to).unwrap();
         assert_eq!(next(&b).0, rtp(1, round, b"x"));
     }
@@ -186,7 +187,7 @@ fn an_icmp_error_is_counted_and_the_other_calls_lose_nothing() {
 
 #[test]
 fn error_of_one_destination_does_not_affect_another() {
-    // As in the test of the same name for pairs of sockets.
+    // The slice is that of the test with the same name for pairs of sockets.
     let engine = engine(3_600_000, -1);
     let port = share(&engine, None);
     let b = peer();
@@ -241,7 +242,7 @@ fn legs_on_ports_of_different_threads_or_engines_are_refused() {
     let two: Engine<Forwarder> = Engine::new(settings(20, 2)).unwrap();
     let first = share(&two, None);
     let (a, b) = (peer(), peer());
-    // A call on the first thread moves the second port to the other one.
+    // After a call on the first thread, the second port is read by the other one.
     let call = call(&two, &first, &a, &b);
     let second = share(&two, None);
     let legs = vec![by_ssrc(&first, 1), by_ssrc(&second, 2)];

@@ -1,4 +1,4 @@
-//! Calls with SRTP on one or both sides. The parties are the transforms of `threadbare-rtp`, which libsrtp checks elsewhere.
+//! Calls with SRTP on one or both sides. The parties use the transforms of `threadbare-rtp`, which other tests compare with libsrtp.
 
 use crate::common::media::{Bed, MS, Staged, call, party, party_keys, protected, speech};
 use crate::common::receiver_report;
@@ -15,7 +15,7 @@ fn bed(mux: bool) -> Bed<AudioSession> {
     Bed::new(0, AudioSession::new(call(0, mux), SLICE))
 }
 
-/// A party's transforms; `None`: it is plain RTP.
+/// A party's transforms. `None`: the party uses plain RTP.
 type Party = Option<(Sender, Receiver)>;
 
 /// Gives a side of the call its keys.
@@ -46,7 +46,7 @@ fn payload_type_of(side: Side) -> u8 {
     }
 }
 
-/// A party sends its packets of these numbers; returns the other party's datagrams.
+/// Lets a party send its packets with these numbers. Returns the other party's datagrams.
 fn speak(
     bed: &mut Bed<AudioSession>,
     side: Side,
@@ -67,7 +67,7 @@ fn protection(stats: &AudioStats, side: Side) -> threadbare_rtp::srtp::Protectio
     stats.protections[side as usize].expect("the side is protected")
 }
 
-/// The twin is the same call with plain RTP on both sides.
+/// The call is compared with the same call that has plain RTP on both sides.
 #[test]
 fn any_mix_of_suites_and_plain_rtp_passes_the_same_packets() {
     let kinds: Vec<Option<Suite>> = Suite::ALL.into_iter().map(Some).chain([None]).collect();
@@ -91,7 +91,7 @@ fn any_mix_of_suites_and_plain_rtp_passes_the_same_packets() {
                 })
                 .collect();
             assert_eq!(heard, expected, "{a:?} {b:?}");
-            // And in the other direction.
+            // The packets in the other direction must pass too.
             let staged = speak(&mut bed, Side::B, &mut party_b, 0..20);
             let mut opened = staged.iter().map(|staged| open(&mut party_a, staged));
             assert_eq!(staged.len(), 20);
@@ -134,7 +134,7 @@ fn reports_are_srtcp_on_their_own_port_and_on_that_of_rtp() {
                 protection(&stats, Side::A).malformed + protection(&stats, Side::A).unauthentic,
                 0
             );
-            // A BYE is due at once.
+            // This makes a BYE due at once.
             bed.call.session_mut().leave(bed.now_ns, "");
             bed.poll();
             let staged = bed.take(rtcp);
@@ -142,7 +142,7 @@ fn reports_are_srtcp_on_their_own_port_and_on_that_of_rtp() {
             assert_eq!(last.to, from);
             let opened = open(&mut a, last);
             assert_ne!(opened, last.bytes);
-            // RFC 3550, section 6.1: a report first. Section 6.6: BYE is 203.
+            // A report comes first (RFC 3550, section 6.1). The type of a BYE is 203 (section 6.6).
             assert_eq!(opened[1], 201);
             assert!(opened.chunks(4).any(|word| word.get(1) == Some(&203)));
         }
@@ -176,7 +176,7 @@ fn forged_and_repeated_packets_are_counted_and_dropped() {
         ),
         (11, 2, 1, 1)
     );
-    // No address is learned from a packet that is not authentic.
+    // A packet that fails authentication does not make its address known.
     let stranger = "198.51.100.9:7".parse().unwrap();
     bed.wait_ms(10_000);
     for number in 11..40 {
@@ -189,7 +189,7 @@ fn forged_and_repeated_packets_are_counted_and_dropped() {
     );
 }
 
-/// Both parties change their keys within a talkspurt; a packet of the old key is overtaken by the change.
+/// Both parties change their keys within a talkspurt, and a packet with an old key arrives after the change.
 #[test]
 fn keys_change_while_the_call_runs() {
     for (old_suite, new_suite) in [
@@ -221,7 +221,7 @@ fn keys_change_while_the_call_runs() {
             back.iter()
                 .all(|staged| staged.opened(&mut receives).len() == 172)
         );
-        // A second change, and the same keys again: nothing restarts.
+        // After a second change, the keys are set again without a change. Nothing restarts.
         bed.call
             .set_keys(bed.now_ns, Side::A, Some(keys), Rollover::Kept);
         let back = speak(&mut bed, Side::B, &mut None, 5..10);
@@ -229,7 +229,7 @@ fn keys_change_while_the_call_runs() {
             back.iter()
                 .all(|staged| staged.opened(&mut receives).len() == 172)
         );
-        // The old key is over some time after the new one was used.
+        // Some time after the new key was used, the old one is no longer accepted.
         let late = seal(&mut a, &speech(0, 0x50, 21));
         bed.wait_ms(OLD_KEY_NS / MS);
         bed.hand_in(PortId::rtp(0), party(Side::A), &late);
@@ -250,14 +250,14 @@ fn a_side_becomes_srtp_and_plain_again() {
     assert_eq!(bed.call.stats().protections, [None, None]);
 }
 
-/// A turn has less room than is due: each packet is encrypted once, in order.
+/// A turn has room for less than is due. Each packet is encrypted once, in order.
 #[test]
 fn queued_datagrams_are_protected_once() {
     let mut bed = bed(false);
     let mut b = secure(&mut bed, Side::B, Some(Suite::AeadAes128Gcm));
     bed.room = 1;
     for number in 0..12 {
-        // All at once, so they are due together.
+        // The packets arrive together, so they are due together.
         bed.hand_in(PortId::rtp(0), party(Side::A), &speech(0, 0x50, number));
     }
     bed.wait_ms(500);
@@ -276,12 +276,12 @@ fn queued_datagrams_are_protected_once() {
     assert!(counts.sent >= 12);
 }
 
-/// The process dies some time after its last snapshot. The parties' receivers continue: same SSRC, numbers and timestamps ahead,
-/// keys' indices used once.
+/// The process dies some time after its last snapshot. The receivers of the parties accept the stream that follows: it has the same SSRC,
+/// its numbers and timestamps are ahead, and each index of a key is used only once.
 #[test]
 fn state_continues_after_a_restart() {
     for suite in Suite::ALL {
-        // Before the first packet; before and after a wrap of the numbers (65530 is the first).
+        // The process dies before the first packet, or before or after a wrap of the numbers (65530 is the first).
         for before in [0, 3, 30] {
             let mut bed = bed(false);
             let mut a = secure(&mut bed, Side::A, Some(suite));
@@ -293,7 +293,7 @@ fn state_continues_after_a_restart() {
             let unsaved_ns = bed.now_ns - taken_ns;
             bed.wait_ms(300);
             let elapsed_ns = bed.now_ns - taken_ns;
-            // Another process, whose clock has another origin.
+            // This is another process, whose clock starts at another time.
             let now_ns = 7_777 * MS;
             let mut call = AudioSession::new(call(now_ns, false), SLICE);
             let outage = Outage {
@@ -310,7 +310,7 @@ fn state_continues_after_a_restart() {
                 assert_eq!(open(&mut b, staged).len(), 172, "{suite} {before}");
                 assert_eq!(staged.ssrc(), 0xa1);
             }
-            // The gap is acceptable to SRTP receivers (RFC 3711, section 3.3.1) and to RTP receivers (RFC 3550, A.1).
+            // The gap is acceptable to SRTP receivers (RFC 3711, section 3.3.1), and to RTP receivers (RFC 3550, appendix A.1).
             let skipped = next[0].seq().wrapping_sub(died.seq());
             assert!((1..3000).contains(&skipped), "{skipped}");
             if before > 0 {

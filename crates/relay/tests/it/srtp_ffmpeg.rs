@@ -1,4 +1,5 @@
-//! SRTP with an independent peer: ffmpeg sends and receives SRTP on one side, the other side is plain RTP. A tone passes through.
+//! SRTP with another implementation. ffmpeg sends and receives SRTP on one side, and the other side uses plain RTP. A tone passes in both
+//! directions.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -17,7 +18,7 @@ use threadbare_rtp::leg::{AdmissionConfig, Destination, LegConfig};
 use threadbare_rtp::srtp::{Crypto, MasterKey, Rollover, Suite};
 
 const RATE_HZ: u32 = 8000;
-/// Frequencies that ffmpeg sends and receives.
+/// Frequency of the tone that ffmpeg sends. The next one is that of the tone that it receives.
 const SAID_HZ: u32 = 440;
 const HEARD_HZ: u32 = 600;
 
@@ -31,7 +32,8 @@ fn a_tone_passes_to_and_from_ffmpeg_with_32_bit_tags() {
     tones_go_through(Suite::AesCm128HmacSha1_32);
 }
 
-/// ffmpeg's name of the suite. With the name of RFC 4568, ffmpeg's SRTCP has a tag of 32 bits, but section 6.2.2 requires 80.
+/// Returns ffmpeg's name of the suite. With the name of RFC 4568, ffmpeg's SRTCP would have a tag of 32 bits, but section 6.2.2 requires
+/// 80.
 fn name(suite: Suite) -> &'static str {
     match suite {
         Suite::AesCm128HmacSha1_32 => "SRTP_AES128_CM_HMAC_SHA1_32",
@@ -39,7 +41,7 @@ fn name(suite: Suite) -> &'static str {
     }
 }
 
-/// The key in SDP's form: base64 of key and salt.
+/// Returns the key in SDP's form: base64 of key and salt.
 fn inline(key: &MasterKey) -> String {
     let crypto = Crypto {
         tag: 1,
@@ -58,7 +60,7 @@ fn tones_go_through(suite: Suite) {
     let hear_at = free_pair();
     let (keys, ..) = party_keys(suite, 1);
 
-    // Side A is ffmpeg: it sends from one port and receives at another one.
+    // Side A is ffmpeg, which sends from one port and receives at another one.
     let fixed = LegConfig {
         destination: Destination::Fixed {
             rtp: hear_at,
@@ -114,7 +116,7 @@ fn tones_go_through(suite: Suite) {
         .chunks_exact(2)
         .map(|bytes| f32::from(i16::from_le_bytes([bytes[0], bytes[1]])))
         .collect();
-    // A second was requested; ffmpeg counts by time stamps.
+    // A second of audio was requested, but ffmpeg counts by timestamps.
     assert!(samples.len() >= 7000, "{} samples: {said}", samples.len());
     let hz = frequency(&samples[2000..6000]);
     assert!(hz.abs_diff(HEARD_HZ) <= 4, "{hz} Hz came to ffmpeg");
@@ -131,7 +133,7 @@ fn tones_go_through(suite: Suite) {
         ),
         (0, 0, 0, 0)
     );
-    // ffmpeg reports its clock in SRTCP.
+    // ffmpeg sends reports of its clock in SRTCP.
     assert!(
         stats.session.legs[0].session.rtcp_received >= 1,
         "{stats:?}"
@@ -140,13 +142,13 @@ fn tones_go_through(suite: Suite) {
     std::fs::remove_dir_all(&directory).expect("removed");
 }
 
-/// Two free ports in a row, for a program that opens them itself.
+/// Returns an address with a free port, whose next port is free too. The program that uses them opens them itself.
 fn free_pair() -> SocketAddr {
     let pair = range(PortUse::Pair).lease().expect("ports");
     pair.rtp_address()
 }
 
-/// ffmpeg receives SRTP until it has a second of audio.
+/// Starts an ffmpeg that receives SRTP until it has a second of audio.
 fn listen(directory: &Path, heard: &Path, at: SocketAddr, suite: Suite, key: &MasterKey) -> Ffmpeg {
     let sdp = directory.join("hear.sdp");
     let text = format!(
@@ -165,7 +167,7 @@ fn listen(directory: &Path, heard: &Path, at: SocketAddr, suite: Suite, key: &Ma
     })
 }
 
-/// Speaks a tone in PCMA, a packet each 20 ms, until it is stopped.
+/// A sender of a tone in PCMA, with a packet every 20 ms, until it is stopped.
 struct Talking {
     stop: std::sync::mpsc::Sender<()>,
     thread: std::thread::JoinHandle<()>,
@@ -203,7 +205,7 @@ impl Talking {
     }
 }
 
-/// This many samples of audio from a phone's socket.
+/// Receives `samples` samples of audio from a phone's socket.
 fn hear_pcma(phone: &UdpSocket, samples: usize) -> Vec<f32> {
     let format = Format::new(Encoding::Pcma, RATE_HZ, 1).expect("a format");
     let mut decoder = Decoder::new(format).expect("a codec");
@@ -215,7 +217,7 @@ fn hear_pcma(phone: &UdpSocket, samples: usize) -> Vec<f32> {
     pcm
 }
 
-/// Counts the rising zero crossings in half a second.
+/// Returns the number of rising zero crossings in half a second.
 fn frequency(samples: &[f32]) -> u32 {
     let crossings = samples
         .windows(2)
@@ -223,7 +225,7 @@ fn frequency(samples: &[f32]) -> u32 {
     crossings.count() as u32 * RATE_HZ / samples.len() as u32
 }
 
-/// A running ffmpeg; killed when dropped.
+/// A running ffmpeg. The process is killed when this is dropped.
 struct Ffmpeg(Option<Child>);
 
 fn ffmpeg(arguments: impl FnOnce(&mut Command) -> &mut Command) -> Ffmpeg {
@@ -238,7 +240,7 @@ fn ffmpeg(arguments: impl FnOnce(&mut Command) -> &mut Command) -> Ffmpeg {
 }
 
 impl Ffmpeg {
-    /// Waits for its end and returns its output.
+    /// Waits until ffmpeg ends. Returns its output.
     fn finish(mut self) -> String {
         let begin = std::time::Instant::now();
         let mut child = self.0.take().expect("not finished yet");

@@ -1,4 +1,4 @@
-//! Changes by the owner of a running call: settings, other codecs, hold, and any of them in any order.
+//! Changes by the owner of a running call: settings, other codecs and hold, in any order.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn the_packet_time_changes_live() {
             bed.call.set_packet_ns(Side::A, packet_ns).unwrap();
             let before = bed.heard.len();
             bed.tone(pcmu(), 20, 400, |_| false);
-            // The audio gathered so far leaves in one packet; after that, all packets have the new length.
+            // The audio that was gathered before leaves in one packet. After that, all packets have the new length.
             let new = &bed.heard[before + 2..];
             let unit = i64::from(to.clock_rate_hz) / 1000;
             assert!(new.len() >= 6, "{to} {ms}: {}", new.len());
@@ -46,7 +46,7 @@ fn the_packet_time_changes_live() {
     assert!(refused.contains("20000 µs"), "{refused}");
 }
 
-/// A re-INVITE: B takes other codecs from now on. B hears one continuous stream.
+/// By a re-INVITE, B takes other codecs from now on. B still hears one continuous stream.
 #[test]
 fn changed_codec_continues_the_stream() {
     for from in speakers() {
@@ -68,7 +68,7 @@ fn changed_codec_continues_the_stream() {
                 );
                 assert!(after.len() >= 18, "{name}: {}", after.len());
                 assert!(after[0].marker, "{name}");
-                // The new codec's audio starts one packet time later, plus the audio gathered for the old codec.
+                // The new codec's audio starts one packet time later, after the audio that was gathered for the old codec.
                 let step = after[0].time.distance_from(end);
                 let first_ms = step as f64 * 1000.0 / f64::from(first.clock_rate_hz);
                 let second_ms = step as f64 * 1000.0 / f64::from(second.clock_rate_hz);
@@ -84,7 +84,7 @@ fn changed_codec_continues_the_stream() {
     }
 }
 
-/// A re-INVITE: the party that speaks takes other codecs from now on.
+/// By a re-INVITE, the party that speaks takes other codecs from now on.
 #[test]
 fn changed_codec_of_the_speaker_continues_the_stream() {
     for first in speakers() {
@@ -141,7 +141,7 @@ fn clip_continues_in_another_codec() {
     }
 }
 
-/// Hold for minutes, then resume: in the meantime only reports are sent, and no audio is produced.
+/// A party is on hold for minutes, and resumes. In the meantime only reports are sent, and no audio is produced.
 #[test]
 fn held_party_gets_only_reports_and_resumes_in_one_stream() {
     for to in listeners() {
@@ -182,7 +182,7 @@ fn held_party_gets_only_reports_and_resumes_in_one_stream() {
     }
 }
 
-/// The old way to hold: `c=IN IP4 0.0.0.0` (RFC 3264, section 8.4). The kernel would take that address for this machine.
+/// The old form of hold is `c=IN IP4 0.0.0.0` (RFC 3264, section 8.4). The kernel would take this address for the machine itself.
 #[test]
 fn nothing_is_sent_to_an_unspecified_address() {
     let nowhere: SocketAddr = "0.0.0.0:6000".parse().unwrap();
@@ -221,8 +221,8 @@ fn nothing_is_sent_to_an_unspecified_address() {
     assert!(bed.heard.len() >= before + 8);
 }
 
-/// A sender may stop its timestamps during a pause. A digit inserted during or after the pause replaces the audio for the length
-/// of the digit, not for the length of the pause.
+/// A sender may stop its timestamps during a pause. A digit that is inserted during or after the pause replaces the audio for the length of
+/// the digit, and not for the length of the pause.
 #[test]
 fn digit_after_a_pause_replaces_only_audio_of_its_own_length() {
     for to in listeners() {
@@ -246,7 +246,7 @@ fn digit_after_a_pause_replaces_only_audio_of_its_own_length() {
             let audio = bed.heard[before..]
                 .iter()
                 .filter(|heard| heard.payload_type != 110);
-            // The digit lasts 100 ms, the jitter buffer delays by 60 ms.
+            // The digit lasts 100 ms, and the jitter buffer delays it by 60 ms.
             let payload = Payload::audio(96, to);
             let units = audio.map(|heard| u64::from(units_of(&payload, &heard.payload)));
             let spoken_ms = units.sum::<u64>() * 1000 / u64::from(to.clock_rate_hz);
@@ -256,12 +256,12 @@ fn digit_after_a_pause_replaces_only_audio_of_its_own_length() {
     }
 }
 
-/// An action of the owner.
+/// An action of the owner, or of A.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A speaks this long, in this format.
+    /// A speaks for this long in this format.
     Speak(u8),
-    /// This number of A's packets is lost.
+    /// This number of packets from A is lost.
     Lose(u8),
     /// A sends nothing.
     Wait(u16),
@@ -365,7 +365,7 @@ fn with_payload(number: u8, audio: Format, events: bool) -> Arc<PayloadMap> {
     Arc::new(PayloadMap::new(&payloads).unwrap())
 }
 
-/// A new answer arrives during a tone, and a loss is concealed: audio gathered from the tone must not follow.
+/// A new answer arrives during a tone, and a loss is concealed. Audio that was gathered from the tone must not be sent afterwards.
 #[test]
 fn interrupted_tone_leaves_nothing_queued() {
     use Step::{Codec, Digit, Lose, PacketTime, Speak};
@@ -398,7 +398,7 @@ fn interrupted_tone_leaves_nothing_queued() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// For any changes by the owner, the far side gets one stream: no number repeats, no timestamp decreases, and it accepts the
+    /// Whatever the owner changes, the far side gets one stream: no number repeats, no timestamp decreases, and the far side accepts the
     /// codec of every packet.
     #[test]
     fn far_side_has_one_stream_after_any_commands(

@@ -1,8 +1,8 @@
-//! Codecs that conceal losses in converted codes, shared by all directions of a thread.
+//! Codecs that conceal losses in codes that were converted by table. All directions of a thread share them.
 
 use crate::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format, Gaps};
 
-/// The last codes, unconverted. They are kept for every stream and read only after a loss, so adding them is only a copy.
+/// The last codes, before conversion. They are kept for every stream, but read only after a loss. So adding codes only copies them.
 #[derive(Debug, Default)]
 pub(super) struct History(Vec<u8>);
 
@@ -21,7 +21,7 @@ impl History {
         self.0.is_empty()
     }
 
-    /// Address of the next codes, for prefetching.
+    /// Returns the address of the next codes, for prefetching.
     pub(super) fn next_address(&self) -> usize {
         self.0.as_ptr() as usize + self.0.len()
     }
@@ -31,7 +31,7 @@ impl History {
     }
 }
 
-/// Codecs that conceal losses, for all directions of a thread; a direction keeps only its position within a gap.
+/// Codecs that conceal losses, for all directions of a thread. A direction itself keeps only its position within a gap.
 #[derive(Debug, Default)]
 pub(super) struct Concealers {
     all: Vec<Concealer>,
@@ -74,14 +74,14 @@ impl Concealers {
 }
 
 impl Concealer {
-    /// Brings both codecs to a direction's state after the audio that the far side has received. `room` is working memory.
+    /// Brings both codecs to the state of a direction, after the audio that the far side has received. `room` is working memory.
     pub(super) fn resume(&mut self, history: &History, gaps: Option<&Gaps>, room: &mut Vec<f32>) {
         self.decoder.reset();
         self.encoder.reset();
         room.clear();
         let frame_bytes = self.from.payload_bytes(1).unwrap_or(1).max(1);
         let odd = history.0.len() % frame_bytes;
-        // These codes were forwarded, so they should decode. Codes that do not decode are not used for concealment.
+        // These codes were forwarded, so they can normally be decoded. Codes that cannot be decoded are left out of the concealment.
         let _ = self.decoder.decode(&history.0[odd..], room);
         if self.to.encoding == Encoding::G722 {
             // The far side's decoder has adapted to the audio that it has received.
@@ -95,10 +95,10 @@ impl Concealer {
     }
 }
 
-/// Length of the history that concealment uses: 50 ms of G.711, less of wideband audio.
+/// Length of the history that is used for concealment. It is 50 ms of G.711, and less of wideband audio.
 const HISTORY_BYTES: usize = 400;
-/// Length at which the history is trimmed, so that several packets cost one move of memory.
+/// Length at which the history is trimmed. The codes then move only once for several packets.
 const HISTORY_BYTES_MAX: usize = 1_200;
-/// Maximum number of format pairs that directions of a thread convert or repack, mostly of G.711. Beyond it, the oldest pair is
-/// replaced.
+/// Maximum number of pairs of formats that the directions of a thread convert or repack. Most of them are pairs of G.711. Beyond it, the
+/// oldest pair is replaced.
 const CONCEALERS_MAX: usize = 8;

@@ -9,7 +9,7 @@ pub struct SessionConfig {
     pub(super) legs: Vec<LegConfig>,
     pub(super) first: FlowConfig,
     pub(super) second: Option<FlowConfig>,
-    /// The first two legs use the same ports.
+    /// Whether the first two legs use the same ports.
     pub(super) shares_ports: bool,
     pub(super) records_quality: bool,
     /// Inputs that replace the first leg while it is silent.
@@ -20,7 +20,7 @@ pub struct SessionConfig {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlowConfig {
     pub(super) from: LegId,
-    /// The leg that sends; `None`: the media only go to listeners.
+    /// The leg that sends. `None`: the media go only to listeners.
     pub(super) to: Option<LegId>,
     pub(super) is_verbatim: bool,
     pub(super) direction: DirectionConfig,
@@ -29,18 +29,19 @@ pub(super) struct FlowConfig {
 /// Destination of a one-way stream.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// Back to the sending party: one leg does both.
+    /// The media go back to the sending party, so one leg does both.
     Same,
-    /// To another party, from the same ports.
+    /// The media go to another party, from the same ports.
     Other(Box<LegConfig>),
-    /// To another party, with all packets unchanged, including the SSRC.
+    /// The media go to another party, with all packets unchanged, including the SSRC.
     Verbatim(Box<LegConfig>),
-    /// Nowhere; the stream has listeners only.
+    /// The media go to no party, but only to listeners.
     Nobody,
 }
 
 impl SessionConfig {
-    /// A call: two parties that hear each other, each on its own ports, A first. `directions`: from A to B, then from B to A.
+    /// Creates the settings of a call: two parties that hear each other, each on its own ports, A first. `directions` are those from A to B
+    /// and from B to A.
     #[must_use]
     pub fn call(legs: [LegConfig; 2], directions: [DirectionConfig; 2]) -> SessionConfig {
         let [to_b, to_a] = directions;
@@ -60,8 +61,8 @@ impl SessionConfig {
         }
     }
 
-    /// A one-way stream on one pair of ports: from leg [`A`](LegId::A) to another party, which is leg [`B`](LegId::B), back to
-    /// the sender, or nowhere.
+    /// Creates the settings of a one-way stream on one pair of ports. It goes from leg [`A`](LegId::A) to another party, which is leg
+    /// [`B`](LegId::B), back to the sender, or nowhere.
     #[must_use]
     pub fn stream(source: LegConfig, target: Target, direction: DirectionConfig) -> SessionConfig {
         let is_verbatim = matches!(target, Target::Verbatim(_));
@@ -86,10 +87,10 @@ impl SessionConfig {
         }
     }
 
-    /// Adds inputs that replace the first leg while it is silent, in order of preference. Fallbacks that are legs
-    /// become the next legs of the session, each on its own ports. The output stays one stream: one SSRC, consecutive numbers, timestamps that
-    /// follow the time. Filter and tap get the outgoing audio, in its format. A stream that forwards packets verbatim or sends
-    /// nowhere ignores fallbacks.
+    /// Adds inputs that replace the first leg while it is silent, in order of preference. Fallbacks that are legs become the next legs of
+    /// the session, each on its own ports. The output stays one stream, with one SSRC, consecutive numbers, and timestamps that follow the
+    /// time. Filter and tap get the outgoing audio, in its format. A stream ignores fallbacks if it forwards packets verbatim or sends
+    /// nowhere.
     #[must_use]
     pub fn with_fallbacks(mut self, fallbacks: Vec<Fallback>) -> SessionConfig {
         self.fallbacks = fallbacks;

@@ -1,4 +1,4 @@
-//! Settings and commands of the owner to a running session.
+//! Settings and commands that the owner gives to a running session.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use crate::codec::CodecError;
 use crate::leg::{Carries, Leg, PayloadMap};
 
 impl Session {
-    /// Sends media up to this much before it is due. If this is half of the interval between the owner's polls, media is on
-    /// time on average.
+    /// Sends media up to `ahead_ns` before they are due. With half of the interval between the owner's polls, media are on time on average.
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns;
         for leg in &mut self.legs {
@@ -21,61 +20,61 @@ impl Session {
         }
     }
 
-    /// The flow that gets a leg's media.
+    /// Returns the flow that a leg's media enter.
     fn input_mut(&mut self, leg: impl Into<LegId>) -> Option<&mut Flow> {
         self.flows.of_mut(leg.into().index())
     }
 
-    /// The flow that gets a leg's media.
+    /// Returns the flow that a leg's media enter.
     fn input(&self, leg: impl Into<LegId>) -> Option<&Flow> {
         self.flows.of(leg.into().index())
     }
 
-    /// The flow to a leg.
+    /// Returns the flow whose media a leg sends.
     fn output_mut(&mut self, to: impl Into<LegId>) -> Option<&mut Flow> {
         let to = to.into().index();
         self.flows.iter_mut().find(|flow| flow.to == to)
     }
 
-    /// Sets the treatment of this leg's media. Media that pass verbatim, or go to listeners only, are not affected.
+    /// Sets what happens to this leg's media. Media that pass verbatim, or go only to listeners, are not affected.
     pub fn set_mode(&mut self, leg: impl Into<LegId>, mode: Mode) {
         if let Some(flow) = self.input_mut(leg).filter(|flow| !flow.is_silent) {
             flow.direction.set_mode(mode);
         }
     }
 
-    /// The current treatment of this leg's media.
+    /// Returns what currently happens to this leg's media.
     #[must_use]
     pub fn mode(&self, leg: impl Into<LegId>) -> Mode {
         let flow = self.input(leg).filter(|flow| !flow.is_silent);
         flow.map_or(Mode::Pass, |flow| flow.direction.mode())
     }
 
-    /// Switches the echo of a call on or off at the next poll: with it, each party hears itself instead of the other one.
-    /// [`set_mode`](Self::set_mode) still applies to each party's media: with [`Mode::Hold`], neither party hears it.
+    /// Switches the echo of a call on or off at the next poll. With the echo, each party hears itself instead of the other party.
+    /// [`set_mode`](Self::set_mode) still applies to each party's media, so neither party hears media with [`Mode::Hold`].
     pub fn set_echo(&mut self, echoes: bool) {
         self.echo.is_wanted = echoes;
     }
 
-    /// Passes all audio of a leg, decoded, through `filter`: at the rate and channels of the leg, or, after
-    /// [`hear_at_output`](Self::hear_at_output), of the receiving one.
+    /// Passes all audio of a leg through `filter`, after decoding. The audio has the rate and channels of the leg or, after
+    /// [`hear_at_output`](Self::hear_at_output), those of the receiving party.
     pub fn set_filter(&mut self, leg: impl Into<LegId>, filter: Box<dyn Filter>) {
         if let Some(flow) = self.input_mut(leg) {
             flow.direction.set_filter(filter);
         }
     }
 
-    /// Gives filter and tap of a leg the outgoing audio, in the receiving party's format, whatever the input.
+    /// Lets filter and tap of a leg get the outgoing audio, in the receiving party's format, whatever the input is.
     pub fn hear_at_output(&mut self, leg: impl Into<LegId>) {
         if let Some(flow) = self.input_mut(leg) {
             flow.direction.hear_at_output();
         }
     }
 
-    /// Plays a clip to this party instead of the other one's audio. A clip that is being played ends.
+    /// Plays a clip to this party instead of the other party's audio. A clip that is being played ends.
     ///
     /// # Errors
-    /// The clip's rate or channels are not supported, or this party accepts no audio that can be encoded.
+    /// Fails if the clip's rate or channels are not supported, or this party accepts no audio that can be encoded.
     pub fn play(&mut self, now_ns: u64, to: impl Into<LegId>, clip: Clip) -> Result<(), PlayError> {
         self.play_part(now_ns, to, clip, Part::default())
     }
@@ -83,7 +82,7 @@ impl Session {
     /// Plays a part of a clip to this party.
     ///
     /// # Errors
-    /// The same as for [`play`](Self::play).
+    /// Fails as [`play`](Self::play) does.
     pub fn play_part(
         &mut self,
         now_ns: u64,
@@ -98,7 +97,7 @@ impl Session {
             .begin_play(now_ns, Sound::Clip(clip), part, &payloads)
     }
 
-    /// The rest of the clip that is being played to this party, if any.
+    /// Returns the rest of the clip that is being played to this party, if any.
     #[must_use]
     pub fn play_left(&self, to: impl Into<LegId>) -> Option<PlayLeft> {
         let to = to.into().index();
@@ -113,15 +112,15 @@ impl Session {
         }
     }
 
-    /// Starts or stops copying this leg's audio for listeners, in order, with losses concealed.
+    /// Starts or stops copying this leg's audio for listeners. They get it in order, with losses concealed.
     pub fn tap(&mut self, leg: impl Into<LegId>, is_on: bool) {
         if let Some(flow) = self.input_mut(leg) {
             flow.direction.tap(is_on);
         }
     }
 
-    /// Takes this leg's audio tapped since the last call, in order, piece by piece: at most
-    /// [`TAP_NS_MAX`](super::TAP_NS_MAX) of it.
+    /// Passes the audio of this leg that was tapped since the last call to `hear`, in order, piece by piece. That is at most
+    /// [`TAP_NS_MAX`](super::TAP_NS_MAX) of audio.
     #[inline]
     pub fn take_tapped(&mut self, leg: impl Into<LegId>, hear: impl FnMut(Tapped<'_>)) {
         if let Some(flow) = self.input_mut(leg) {
@@ -129,18 +128,18 @@ impl Session {
         }
     }
 
-    /// Number of this leg's samples queued in the tap.
+    /// Returns the number of this leg's samples that are queued in the tap.
     #[must_use]
     pub fn tapped(&self, leg: impl Into<LegId>) -> usize {
         self.input(leg).map_or(0, |flow| flow.direction.tapped())
     }
 
-    /// A leg, for new signalling.
+    /// Returns a leg, for changes by new signalling.
     ///
     /// # Panics
-    /// The session has no such leg.
+    /// Panics if the session has no such leg.
     pub fn leg_mut(&mut self, leg: impl Into<LegId>) -> &mut Leg {
-        // Input and output of this leg are chosen again with the next packet.
+        // The next packet chooses input and output of this leg again.
         for flow in self.flows.iter_mut() {
             flow.direction.reroute();
         }
@@ -161,7 +160,7 @@ impl Session {
         self.legs[leg.into().index()].record_quality();
     }
 
-    /// Changes the payload types that this party sends and accepts; numbers and timestamps continue.
+    /// Changes the payload types that this party sends and accepts. Numbers and timestamps continue.
     pub fn set_payloads(
         &mut self,
         leg: impl Into<LegId>,
@@ -178,20 +177,20 @@ impl Session {
         self.leg_mut(leg).set_payloads(sends, takes);
     }
 
-    /// Makes all legs leave their sessions; one more poll sends the BYEs.
+    /// Makes all legs leave their sessions. One more poll sends the BYEs.
     pub fn leave(&mut self, now_ns: u64, reason: &str) {
         for leg in &mut self.legs {
             leg.leave(now_ns, reason);
         }
     }
 
-    /// Sends a DTMF digit in the name of `side`'s party. The party that hears it gets telephone events (RFC 4733), with the
-    /// numbers and timestamps of the stream, or the digit's tone if it accepts no events. The digit replaces the audio of `side`
-    /// and anything played to the other party. Several digits follow one another; a digit that `side` itself is pressing ends
-    /// first. A held party gets none.
+    /// Sends a DTMF digit on behalf of `side`'s party. The party that hears it gets telephone events (RFC 4733), with the numbers and
+    /// timestamps of the stream. If that party accepts no events, it gets the digit's tone. The digit replaces the audio of `side` and
+    /// anything that is played to the other party. Several digits follow one another. If `side` itself is pressing a digit, that digit ends
+    /// first. A held party gets no digits.
     ///
     /// # Errors
-    /// A value is out of range, too many digits are queued, or the party accepts neither events nor audio that can be encoded.
+    /// Fails if a value is out of range, too many digits are queued, or the party accepts neither events nor audio that can be encoded.
     pub fn insert_dtmf(
         &mut self,
         now_ns: u64,
@@ -212,9 +211,9 @@ impl Session {
         flow.direction.insert_dtmf(now_ns, digit)
     }
 
-    /// Blocks this party's DTMF digits: its telephone events and, if digits are detected in audio
-    /// ([`DirectionConfig::detect_keys`](super::DirectionConfig)), the tones after detection. The owner still gets events for
-    /// them.
+    /// Blocks this party's DTMF digits. This means its telephone events and, if digits are detected in audio
+    /// ([`DirectionConfig::detect_keys`](super::DirectionConfig)), the tones from their detection on. The owner still gets events for the
+    /// digits.
     pub fn block_keys(&mut self, leg: impl Into<LegId>, blocks: bool) {
         if let Some(flow) = self.input_mut(leg) {
             flow.direction.block_keys(blocks);
@@ -248,7 +247,8 @@ impl Session {
     /// Sets [`DirectionConfig::packet_ns`](super::DirectionConfig) of the audio that goes from this leg to the other one.
     ///
     /// # Errors
-    /// The receiving side has no format with this packet time, or the packets do not fit a datagram. Nothing changes then.
+    /// Fails if the receiving side has no format with this packet time, or if the packets do not fit a datagram. In this case, nothing
+    /// changes.
     pub fn set_packet_ns(
         &mut self,
         leg: impl Into<LegId>,
@@ -264,10 +264,10 @@ impl Session {
     }
 
     /// Sets the bit rates of the encoder for the audio that goes from this leg to the other one, from the next packet on: see
-    /// [`EncoderSettings`](crate::codec::EncoderSettings). Nothing else changes. Audio that passes unconverted is not affected.
+    /// [`EncoderSettings`](crate::codec::EncoderSettings). Nothing else changes. Audio that is not re-encoded is not affected.
     ///
     /// # Errors
-    /// A value is out of range, in which case nothing changes, or the library refuses.
+    /// Fails if a value is out of range, in which case nothing changes, or if the library refuses the change.
     pub fn set_bitrate(
         &mut self,
         leg: impl Into<LegId>,
@@ -280,8 +280,8 @@ impl Session {
         }
     }
 
-    /// Holds a party: it gets no RTP, neither the other party's audio nor clips. Its RTCP reports continue. Sequence numbers
-    /// continue, and timestamps count the pause.
+    /// Holds a party, so that it gets no RTP: neither the other party's audio nor clips. Its RTCP reports continue. Sequence numbers
+    /// continue, and timestamps include the pause.
     pub fn set_held(&mut self, leg: impl Into<LegId>, is_held: bool) {
         let leg = leg.into();
         self.legs[leg.index()].set_held(is_held);

@@ -16,7 +16,7 @@ pub(super) fn digit(number: u8) -> DtmfDigit {
     }
 }
 
-/// Formats of the side that receives digits.
+/// Returns the formats of the side that receives digits.
 pub(super) fn listeners() -> Vec<Format> {
     vec![
         format(Encoding::Pcmu, 8000, 1),
@@ -27,7 +27,7 @@ pub(super) fn listeners() -> Vec<Format> {
     ]
 }
 
-/// Formats whose packets of 20 ms fit a datagram.
+/// Returns the formats whose packets of 20 ms fit a datagram.
 pub(super) fn speakers() -> Vec<Format> {
     listeners()
         .into_iter()
@@ -42,7 +42,7 @@ pub(super) fn pcmu() -> Format {
     format(Encoding::Pcmu, 8000, 1)
 }
 
-/// The fields of an event packet (RFC 4733, section 2.3): number, end, volume, duration.
+/// Returns the fields of an event packet (RFC 4733, section 2.3): number, end, volume, duration.
 pub(super) fn event(heard: &Heard) -> (u8, bool, u8, u16) {
     let [number, flags, high, low] = heard.payload[..].try_into().expect("four bytes");
     let duration = u16::from_be_bytes([high, low]);
@@ -58,7 +58,7 @@ pub(super) fn assert_one_stream(bed: &Bed, name: &str) {
     }
 }
 
-/// DTMF digits detected in audio, each with its length in ms.
+/// Detects DTMF digits in audio. Returns each digit with its length in ms.
 pub(super) fn detect(pcm: &[f32], to: Format) -> Vec<(u8, u64)> {
     let mono: Vec<f32> = pcm
         .iter()
@@ -83,7 +83,7 @@ pub(super) fn detect(pcm: &[f32], to: Format) -> Vec<(u8, u64)> {
     keys
 }
 
-/// One party speaks and the other is silent; both receive the digits.
+/// One party speaks and the other is silent, and both receive the digits.
 #[test]
 fn digits_are_events_in_the_stream_for_a_side_that_accepts_events() {
     for to in listeners() {
@@ -113,7 +113,7 @@ fn digits_are_events_in_the_stream_for_a_side_that_accepts_events() {
                 .iter()
                 .filter(|heard| heard.payload_type == 110)
                 .collect();
-            // Two updates, and the end three times (RFC 4733, sections 2.5.1.2 and 2.5.1.4), each.
+            // Each digit has two updates, and its end three times (RFC 4733, sections 2.5.1.2 and 2.5.1.4).
             assert_eq!(events.len(), 10, "{name}");
             let unit = to.clock_rate_hz / 20;
             for (half, number) in [(0, 5), (5, 11)] {
@@ -136,7 +136,7 @@ fn digits_are_events_in_the_stream_for_a_side_that_accepts_events() {
             let apart_ms = apart * 1000.0 / f64::from(to.clock_rate_hz);
             assert!((200.0..=222.0).contains(&apart_ms), "{name}: {apart_ms}");
             assert!(events[0].at_ns - began_ns <= 20 * MS, "{name}");
-            // The audio keeps its position on the time line, between the digits and after them.
+            // The audio between and after the digits has its original position on the time line.
             if speaks {
                 let last = bed.heard.last().unwrap();
                 let ms = last.time.distance_from(bed.heard[0].time) as f64 * 1000.0
@@ -166,7 +166,7 @@ fn digits_are_tones_for_a_side_without_events() {
             }
             for _ in 0..40 {
                 if speaks {
-                    // Silence, because speech would be audible between the digits.
+                    // The payload is silence, because speech would be audible between the digits.
                     bed.speak(96, &[0xff; 160]);
                     bed.time = bed.time.wrapping_add(160);
                 }
@@ -183,7 +183,7 @@ fn digits_are_tones_for_a_side_without_events() {
     }
 }
 
-/// A digit longer than the duration field: RFC 4733, section 2.5.1.3.
+/// The digit is longer than the duration field allows (RFC 4733, section 2.5.1.3).
 #[test]
 fn long_digit_is_sent_in_segments() {
     let to = format(Encoding::L16, 48_000, 1);
@@ -221,7 +221,7 @@ fn inserted_digits_wait_for_the_partys_own_and_are_bounded_and_checked() {
     let both = |audio| with_keys(audio, 101, 8000);
     let mut bed = Bed::new(&both(pcmu()), &both(pcmu()), DirectionConfig::default());
     bed.tone(pcmu(), 20, 100, |_| false);
-    // A presses a digit itself; its end follows later.
+    // A presses a digit, whose end comes later.
     bed.speak(101, &[3, 10, 1, 0x90]);
     bed.call.insert_dtmf(bed.now_ns, Side::A, digit(5)).unwrap();
     bed.wait_ms(100);
@@ -312,7 +312,7 @@ fn blocked_digits_are_reported_but_not_passed_on() {
             .iter()
             .filter(|event| matches!(event, SessionEvent::Key(LegId::A, _)));
         assert_eq!(told.count(), 2, "pressed and released");
-        // The owner's own digits are played.
+        // The digits that the owner inserts are still played.
         bed.heard.clear();
         bed.call.insert_dtmf(bed.now_ns, Side::A, digit(8)).unwrap();
         bed.wait_ms(400);
@@ -332,8 +332,8 @@ fn blocked_digits_are_reported_but_not_passed_on() {
     }
 }
 
-/// A DTMF digit in the audio of a party without telephone events. Forwarded packets of G.722 keep the bytes that were sent;
-/// packets that are re-encoded differ.
+/// The DTMF digit is in the audio of a party without telephone events. G.722 packets that were forwarded have the same bytes as before, and
+/// packets that were re-encoded differ.
 #[test]
 fn equal_codecs_are_reencoded_for_inband_digits() {
     let both = format(Encoding::G722, 16_000, 1);
@@ -366,7 +366,7 @@ fn equal_codecs_are_reencoded_for_inband_digits() {
     }
 }
 
-/// The ng protocol, `block media` and `silence media`: "DTMF packets can still pass through when media blocking is enabled".
+/// The ng protocol says about `block media` and `silence media`: "DTMF packets can still pass through when media blocking is enabled".
 #[test]
 fn digits_pass_while_audio_is_muted_or_held() {
     let (from, to) = (pcmu(), format(Encoding::Pcma, 8000, 1));
@@ -397,7 +397,7 @@ fn digits_pass_while_audio_is_muted_or_held() {
         }
         let audio = bed.heard.iter().filter(|heard| heard.payload_type != 110);
         let mut codes = audio.flat_map(|heard| &heard.payload);
-        // ITU-T G.711: the codes of A-law for the smallest values, even bits inverted.
+        // These are the A-law codes of the smallest values, with the even bits inverted (ITU-T G.711).
         assert!(codes.all(|code| matches!(code, 0x55 | 0xd5)), "{mode:?}");
         assert_one_stream(&bed, "kept back");
         // A held party gets no digits.
@@ -452,7 +452,7 @@ fn detected_tones_are_blocked() {
             assert_eq!(told.count(), 2, "{to}");
             let pcm = bed.decoded_with_silence(to);
             let heard: u64 = detect(&pcm, to).iter().map(|(_, ms)| ms).sum();
-            // 200 ms of tone. If it is blocked, B hears the 40 ms before the digit is detected, and a packet.
+            // The tone lasts 200 ms. If it is blocked, B still hears the 40 ms before the digit is detected, and the rest of a packet.
             if blocks {
                 assert!(heard <= 60, "{to}: {heard} ms")
             } else {

@@ -1,4 +1,4 @@
-//! Packets that pass directly.
+//! Packets that are forwarded directly, without a jitter buffer.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn direct(passes_directly: bool) -> DirectionConfig {
     }
 }
 
-/// A call with jitter buffers of 40 ms.
+/// Returns a call with jitter buffers of 40 ms.
 fn bed(a: &[Payload], b: &[Payload], passes_directly: bool) -> Bed {
     let direction = direct(passes_directly);
     let mut bed = Bed::new(a, b, direction);
@@ -43,7 +43,7 @@ fn same_with(passes_directly: bool) -> Bed {
 }
 
 impl Bed {
-    /// A packet of 20 ms with this number and payload, 0 for the first. The timestamp follows from the number.
+    /// Returns a packet of 20 ms with this number, from 0, and this payload. The timestamp follows from the number.
     fn numbered(&mut self, number: u16, payload: &[u8]) -> Vec<u8> {
         let (seq, time) = (self.seq, self.time);
         self.seq = seq.wrapping_add(number);
@@ -55,8 +55,8 @@ impl Bed {
 }
 
 proptest! {
-    /// RFC 3550, section 2.3: a translator keeps the distances of the numbers, so that receivers see losses and reordering. Each
-    /// packet leaves once, in order of arrival.
+    /// A translator keeps the distances of the numbers, so that receivers see losses and reordering (RFC 3550, section 2.3). Each packet
+    /// leaves once, in the order of arrival.
     #[test]
     fn packets_leave_in_arrival_order(
         delays in prop::collection::vec((0..200_u64, 0..10_u8), 2..120),
@@ -65,7 +65,7 @@ proptest! {
         let mut arrivals = Vec::new();
         for (number, (delay_ms, fate)) in delays.iter().enumerate() {
             let at_ms = number as u64 * 20 + delay_ms * u64::from(*fate < 3);
-            // Some packets are lost, some are duplicated; the first two start the stream.
+            // Some packets are lost or duplicated, but not the first two, which start the stream.
             let copies = match fate {
                 _ if number < 2 => 1,
                 8 => 0,
@@ -88,7 +88,7 @@ proptest! {
             let is_new = seen.insert(number);
             let expected = match number {
                 _ if seen.len() == 1 => 0,
-                // Two consecutive packets validate a source: RFC 3550, appendix A.1.
+                // Two consecutive packets validate a source (RFC 3550, appendix A.1).
                 _ if seen.len() == 2 && is_new => 2,
                 _ => usize::from(is_new),
             };
@@ -106,13 +106,13 @@ proptest! {
     }
 }
 
-/// A listener hears the audio in order and in full length, with losses concealed.
+/// A listener hears the audio in order and in its full length, with losses concealed.
 #[test]
 fn listeners_hear_packets_in_order() {
     let mut bed = same();
     bed.call.tap(Side::A, true);
     let mut tapped = Vec::new();
-    // Two arrive late, one is lost.
+    // Two packets arrive late, and one is lost.
     for number in [0, 1, 2, 4, 3, 5, 6, 8, 9, 10, 12, 11, 13, 14, 15] {
         let at_ms = (20 * u64::from(number)).max(bed.now_ns / MS);
         bed.wait_ms(at_ms - bed.now_ns / MS);
@@ -138,7 +138,7 @@ fn listeners_hear_packets_in_order() {
     assert_eq!((stats.packets, stats.lost), (15, 1));
 }
 
-/// The payload type alternates between one that passes and one that is converted: nothing is lost, repeated or out of order.
+/// The payload type alternates between one that is forwarded and one that is converted. No packet is lost, repeated or out of order.
 #[test]
 fn direct_and_delayed_packets_are_one_stream() {
     let alaw = format(Encoding::Pcma, 8000, 1);
@@ -147,7 +147,7 @@ fn direct_and_delayed_packets_are_one_stream() {
     let mut bed = bed(&payloads, &with_keys(pcmu(), 102, 8000), true);
     let mut sent = 0;
     for round in 0..6 {
-        // PCMA is converted after the jitter buffer; PCMU passes.
+        // PCMA is converted after the jitter buffer, and PCMU is forwarded.
         let payload_type = if round % 2 == 0 { 96 } else { 8 };
         for _ in 0..10 {
             bed.speak(payload_type, &[0x55; 160]);
@@ -164,7 +164,7 @@ fn direct_and_delayed_packets_are_one_stream() {
     }
 }
 
-/// Outgoing numbers and timestamps continue after a change of the source or of its numbers.
+/// Outgoing numbers and timestamps continue after the source or its numbers have changed.
 #[test]
 fn a_new_source_continues_the_stream() {
     for changes_ssrc in [true, false] {
@@ -188,7 +188,7 @@ fn a_new_source_continues_the_stream() {
     }
 }
 
-/// RFC 4733: events share the audio's numbers or have another SSRC. A blocked event leaves no gap.
+/// Events have the numbers of the audio, or another SSRC (RFC 4733). A blocked event leaves no gap.
 #[test]
 fn events_pass_with_the_audio() {
     for (own_ssrc, blocks) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -239,7 +239,7 @@ fn requested_jitter_buffer_delays_packets() {
             bed.time = bed.time.wrapping_add(160);
             bed.wait_ms(20);
         }
-        // The first packet waits for the second, which validates the source.
+        // The first packet waits for the second one, which validates the source.
         assert_eq!(bed.heard[0].at_ns, delay_ns);
     }
 }

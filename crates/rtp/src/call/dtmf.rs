@@ -11,21 +11,21 @@ pub struct DtmfDigit {
     pub key: Key,
     /// Length of the digit, ns: [`DTMF_NS_MIN`] to [`DTMF_NS_MAX`].
     pub duration_ns: u64,
-    /// Minimum pause before the next digit, ns: [`DTMF_NS_MIN`] to [`DTMF_NS_MAX`].
+    /// Minimum duration of the pause before the next digit, ns: [`DTMF_NS_MIN`] to [`DTMF_NS_MAX`].
     pub pause_ns: u64,
-    /// Power level, dBm0 with the sign dropped: 0 to 63.
+    /// Power level in dBm0 without its minus sign: 0 to 63.
     pub volume: u8,
 }
 
-/// Why a DTMF digit was refused.
+/// The reason why a DTMF digit was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DtmfError {
     /// A time is out of range.
     #[error("{name} of a DTMF digit: {ns} ns, must be {DTMF_NS_MIN} to {DTMF_NS_MAX} ns")]
     Time {
-        /// `duration_ns` or `pause_ns`.
+        /// The name of the field, `duration_ns` or `pause_ns`.
         name: &'static str,
-        /// Value of that field, ns.
+        /// The value of the field, ns.
         ns: u64,
     },
     /// The level is out of range.
@@ -57,12 +57,12 @@ impl DtmfDigit {
     }
 }
 
-/// Minimum length of a digit and of a pause, ns. Receivers may miss shorter ones: ITU-T Q.24 has them detect both from 40 ms
-/// on.
+/// Minimum length of a digit and of a pause, ns. Receivers may miss shorter ones, because ITU-T Q.24 requires detection of both only from
+/// 40 ms on.
 pub const DTMF_NS_MIN: u64 = 40_000_000;
-/// Maximum length of a digit and of a pause, ns: longer than a person presses a digit.
+/// Maximum length of a digit and of a pause, ns. It is longer than a person presses a digit.
 pub const DTMF_NS_MAX: u64 = 5_000_000_000;
-/// Maximum number of queued digits: more than a card number with everything dialled before and after it.
+/// Maximum number of queued digits. It allows a card number with everything that is dialled before and after it.
 pub const DTMF_DIGITS_MAX: usize = 64;
-/// Maximum of the level, a field of six bits (RFC 4733, section 2.3.3).
+/// Maximum of the power level, whose field has six bits (RFC 4733, section 2.3.3).
 const VOLUME_MAX: u8 = 63;

@@ -1,4 +1,4 @@
-//! Each party hears itself.
+//! Calls with an echo: each party hears itself.
 
 use std::f64::consts::TAU;
 
@@ -21,7 +21,7 @@ struct Heard {
     payload: Vec<u8>,
 }
 
-/// Two parties with different tones.
+/// A call of two parties with different tones.
 struct Bed {
     call: Session,
     scratch: Scratch,
@@ -90,7 +90,7 @@ impl Bed {
         self.poll();
     }
 
-    /// These sides speak for this many packets of 20 ms.
+    /// Lets these sides speak for this many packets of 20 ms.
     fn speak(&mut self, sides: &[Side], packets: usize) {
         for _ in 0..packets {
             for side in sides {
@@ -121,7 +121,7 @@ impl Bed {
         }
     }
 
-    /// Levels of both tones in a party's stream from packet `first` on, in dB relative to the sent ones.
+    /// Returns the levels of both tones in a party's stream from packet `first` on, in dB relative to the sent tones.
     fn levels(&self, side: Side, first: usize) -> [f64; 2] {
         let format = self.formats[side as usize];
         let mut decoder = Decoder::new(format).unwrap();

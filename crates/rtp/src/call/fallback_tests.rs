@@ -81,7 +81,7 @@ impl Sender {
         }
     }
 
-    /// The network loses this sender's packets for this long.
+    /// Makes the network lose this sender's packets for this long.
     fn outage(&mut self, ms: u32) {
         self.sent += ms / 20;
     }
@@ -191,8 +191,8 @@ impl Bed {
         }
     }
 
-    /// Asserts one stream: one SSRC, consecutive numbers, timestamps that follow the time and never decrease, a marker at each
-    /// change of the input.
+    /// Asserts that the output is one stream. It must have one SSRC, consecutive numbers, timestamps that follow the time and never
+    /// decrease, and a marker at each change of the input.
     fn assert_one_stream(&self) {
         let rate_hz = u64::from(self.to.clock_rate_hz);
         let mut last: Option<(Packet<'_>, u64, u32)> = None;
@@ -231,7 +231,7 @@ impl Bed {
         }
     }
 
-    /// Level of a tone in the packets sent between these times, relative to the sender's; 1: equal.
+    /// Returns the level of a tone in the packets that were sent between these times, relative to the sender's level. 1 means equal.
     fn level(&self, hz: f64, from_ms: u64, to_ms: u64) -> f64 {
         let mut decoder = Decoder::new(self.to).unwrap();
         let mut pcm = Vec::new();
@@ -259,11 +259,11 @@ impl Bed {
         part(f64::sin).hypot(part(f64::cos)) / 0.25
     }
 
-    /// Asserts which of the three senders is audible in these 400 ms.
+    /// Asserts which of the three inputs is audible in these 400 ms.
     fn assert_heard(&self, expected_hz: f64, from_ms: u64) {
         for hz in [MAIN_HZ, OTHER_HZ, TONE_HZ] {
             let level = self.level(hz, from_ms, from_ms + 400);
-            // The tone has another level: -10 dBm0, 1 dB lower.
+            // The generated tone has another level: -10 dBm0, which is 1 dB lower.
             let is_there = level > 0.7;
             assert!(
                 is_there == (hz == expected_hz) && (is_there || level < 0.1),
@@ -278,7 +278,7 @@ fn to(at_ms: u64, from: usize, to: usize) -> (u64, Switch) {
     (at_ms, Switch { from, to })
 }
 
-/// From the main sender to a second sender with another codec, to a tone, and all the way back.
+/// The stream changes from the main sender to a second sender with another codec, to a tone, and all the way back.
 #[test]
 fn far_end_hears_the_best_available_input_in_one_stream() {
     let outs = [
@@ -299,7 +299,7 @@ fn far_end_hears_the_best_available_input_in_one_stream() {
         bed.run(2000, &mut [&mut main, &mut other]);
         bed.run(2000, &mut [&mut other]);
         bed.run(2000, &mut []);
-        // In one half of the cases the packets are sent but lost; in the other, the sender's clock stops.
+        // In half of the cases the packets are sent but lost, and in the others the sender's clock stops.
         if number % 2 == 0 {
             other.outage(2000);
             main.outage(6000);
@@ -365,8 +365,7 @@ fn a_tone_replaces_a_sender_until_its_first_packet() {
     );
 }
 
-/// The last fallback is a sender that is silent. The line stays with it until the main sender, which replaces it at once, is
-/// back.
+/// The last fallback is a sender that is silent. It stays the active input until the main sender is back, which replaces it at once.
 #[test]
 fn main_sender_replaces_a_silent_last_fallback_at_once() {
     let pcmu = format(PCMU, 8000, 1);
@@ -383,12 +382,12 @@ fn main_sender_replaces_a_silent_last_fallback_at_once() {
     bed.assert_one_stream();
 }
 
-/// Repeats the samples of a file in stereo at another rate.
+/// The clip is the samples of a file, in stereo at another rate, and is repeated.
 #[test]
 fn a_clip_is_played_from_its_beginning_and_repeated() {
     let turn = |n: u32| TAU * OTHER_HZ * f64::from(n) / 44_100.0;
     let frame = |n| [(0.25 * f64::sin(turn(n))) as f32; 2];
-    // A whole second: a whole number of periods.
+    // The clip lasts a whole second, which is a whole number of periods.
     let pcm: Vec<f32> = (0..44_100).flat_map(frame).collect();
     let clip = Clip {
         pcm: pcm.into(),
@@ -406,7 +405,7 @@ fn a_clip_is_played_from_its_beginning_and_repeated() {
     bed.assert_one_stream();
 }
 
-/// Target [`Same`](Target::Same): the tone can be sent only once a sender is known.
+/// With the target [`Same`](Target::Same), the tone cannot be sent before a sender is known.
 #[test]
 fn tone_is_sent_once_the_sender_is_known() {
     let pcmu = format(PCMU, 8000, 1);
@@ -434,7 +433,7 @@ fn tone_is_sent_once_the_sender_is_known() {
     assert!((190..=260).contains(&heard.len()), "{}", heard.len());
 }
 
-/// Filter and tap get the outgoing audio in one format, whatever the input.
+/// Filter and tap get the outgoing audio in one format, whatever the input is.
 #[test]
 fn filter_and_tap_get_one_format() {
     #[derive(Debug)]
@@ -508,7 +507,7 @@ fn a_sound_that_cannot_be_played_is_refused() {
     }
 }
 
-/// Nothing is sent to a party that is only listened to.
+/// The stream has only listeners, so nothing is sent to any party.
 #[test]
 fn stream_without_a_destination_ignores_fallbacks() {
     let pcmu = format(PCMU, 8000, 1);

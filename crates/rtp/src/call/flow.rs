@@ -1,4 +1,4 @@
-//! A flow: the media of a leg, or of the inputs that replace a silent one, on its way to the leg that sends it.
+//! A flow: the way of media from a leg, or from the inputs that replace a silent leg, to the leg that sends them.
 
 use super::direction::{Direction, DirectionStats, check_sound};
 use super::handover::{is_passed_on, note_passed};
@@ -8,18 +8,18 @@ use super::{Fallback, FlowConfig, LegId, Mode, SessionError};
 use crate::id::SeqNum;
 use crate::leg::{LegConfig, Media, PayloadMap};
 
-/// See the module.
+/// A flow of media: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// Index of the leg whose media it takes. An echo exchanges it with that of the other flow.
+    /// Index of the leg whose media the flow carries. An echo exchanges it with that of the other flow.
     pub(super) from: usize,
     /// Index of the leg that sends.
     pub(super) to: usize,
-    /// Packets leave with all bytes unchanged, the SSRC included.
+    /// Whether packets leave with all bytes unchanged, including the SSRC.
     pub(super) is_verbatim: bool,
-    /// The direction sends nothing: packets leave verbatim, or go to listeners only.
+    /// Whether the direction sends nothing, because packets leave verbatim or go only to listeners.
     pub(super) is_silent: bool,
-    /// The last forwarded packet of the leg.
+    /// The last packet of the leg that was forwarded.
     pub(super) last_passed: Option<SeqNum>,
     /// Packets up to this one were forwarded by another process.
     pub(super) passed_until: Option<SeqNum>,
@@ -70,7 +70,7 @@ impl Flow {
         Ok(legs)
     }
 
-    /// Index of the leg whose media leaves now; `None`: a sound replaces all legs.
+    /// Returns the index of the leg whose media are sent now. `None`: a sound is played instead.
     #[inline]
     pub(super) fn active_leg(&self) -> Option<usize> {
         match &self.inputs {
@@ -83,13 +83,13 @@ impl Flow {
         }
     }
 
-    /// The active input (0 is the leg itself, then its fallbacks), and how often it has changed.
+    /// Returns the active input, and how often it has changed. Input 0 is the leg itself, and its fallbacks follow.
     pub(super) fn input(&self) -> (usize, u64) {
         let choice = self.inputs.as_ref().map(|inputs| inputs.choice());
         choice.map_or((0, 0), |choice| (choice.active(), choice.switches()))
     }
 
-    /// Whether another process has forwarded this media of the leg. Otherwise, notes that it is forwarded now.
+    /// Whether another process has already forwarded these media of the leg. If not, notes that they are forwarded now.
     #[inline]
     pub(super) fn skips(&mut self, media: &Media<'_>) -> bool {
         if self.passed_until.is_some() && is_passed_on(&mut self.passed_until, media) {
@@ -99,7 +99,7 @@ impl Flow {
         false
     }
 
-    /// Sends a piece of media, converted if needed.
+    /// Sends a piece of media, converted if necessary.
     #[inline]
     pub(super) fn handle(&mut self, media: Media<'_>, work: &mut Work, out: &mut Out<'_>) {
         if self.is_verbatim
@@ -110,7 +110,7 @@ impl Flow {
         self.direction.handle(media, work, out);
     }
 
-    /// Sends everything due that needs no packet.
+    /// Sends everything that is due and needs no packet.
     #[inline]
     pub(super) fn poll_beside(
         &mut self,
@@ -137,7 +137,7 @@ impl Flow {
     }
 }
 
-/// The flows of a session. A call has two; a stream, which has one, is smaller for that.
+/// The flows of a session: two for a call, one for a stream. The type is small if there is one.
 #[derive(Debug)]
 pub(super) struct Flows {
     first: Flow,
@@ -192,19 +192,19 @@ impl Flows {
         std::iter::once(&mut self.first).chain(self.second.as_deref_mut())
     }
 
-    /// The flow that gets this leg's media.
+    /// Returns the flow that this leg's media enter.
     #[inline]
     pub(super) fn of(&self, leg: usize) -> Option<&Flow> {
         self.iter().find(|flow| flow.from == leg)
     }
 
-    /// The flow that gets this leg's media.
+    /// Returns the flow that this leg's media enter.
     #[inline]
     pub(super) fn of_mut(&mut self, leg: usize) -> Option<&mut Flow> {
         self.iter_mut().find(|flow| flow.from == leg)
     }
 
-    /// Both flows of a call.
+    /// Returns both flows of a call, or `None` for a stream.
     pub(super) fn both_mut(&mut self) -> Option<[&mut Flow; 2]> {
         Some([&mut self.first, self.second.as_deref_mut()?])
     }
@@ -221,7 +221,7 @@ impl Flows {
     }
 }
 
-/// Memory that one fetch covers: three cache lines.
+/// Size of the memory that one fetch covers, which is three cache lines.
 const FETCHED_BYTES: usize = 192;
 
 impl LegId {

@@ -1,9 +1,9 @@
-//! Hands a stream over from one process to another that hears the same sender; the outgoing stream continues without a gap. The
-//! state is here; the code that uses it is in [`poll`](super::poll).
+//! Hands over a stream from one process to another that hears the same sender. The outgoing stream continues without a gap. The state is
+//! defined here, and the code in [`poll`](super::poll) uses it.
 //!
-//! The next process prepares: its session is *held*. A held session hears its senders and drops each output packet [`HOLD_NS`] after
-//! the packet was due. The previous process stops between two packets and passes on a [`LineState`], which names the last
-//! packet that it sent. The held session continues after that packet, with the numbers and timestamps that follow.
+//! The next process prepares by *holding* its session. A held session receives from its senders, but sends nothing. It drops each output
+//! packet [`HOLD_NS`] after the packet was due. The previous process stops between two packets and passes on a [`LineState`], which names
+//! the last packet that it sent. The held session continues after that packet, with the numbers and timestamps that follow.
 
 use super::time_map::{Anchor, TimeState};
 use crate::id::{SeqNum, Ssrc};
@@ -14,24 +14,24 @@ use crate::leg::{Delivery, Media, SentState};
 pub struct LineState {
     /// Our outgoing stream.
     pub sent: SentState,
-    /// Timestamps of the stream; `None` if nothing was sent or packets pass verbatim.
+    /// Timestamps of the stream. `None`: nothing was sent, or packets pass verbatim.
     pub time: Option<TimeState>,
     /// The active sender, and the last of its packets that was forwarded.
     pub passed: Option<Passed>,
 }
 
-/// Extent to which a sender's stream was forwarded.
+/// How far a sender's stream was forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passed {
     /// The sender's stream.
     pub ssrc: Ssrc,
-    /// Its last forwarded packet.
+    /// The last packet of the sender that was forwarded.
     pub seq: SeqNum,
-    /// How its timestamps map to the outgoing ones.
+    /// How the sender's timestamps map to the outgoing ones.
     pub anchor: Option<Anchor>,
 }
 
-/// State of a stream that receives without sending. Boxed, because most streams are never held.
+/// The state of a stream that receives without sending. It is boxed, because most streams are never held.
 #[derive(Debug)]
 pub(super) enum Hold {
     On,
@@ -40,7 +40,7 @@ pub(super) enum Hold {
 }
 
 impl Hold {
-    /// Time after which an unsent packet is dropped, counted from when it was due.
+    /// Returns the time after which an unsent packet is dropped, counted from when it was due.
     #[inline]
     pub(super) fn delay_ns(&self) -> u64 {
         match self {
@@ -50,7 +50,7 @@ impl Hold {
     }
 }
 
-/// Whether another process has forwarded this packet: it has forwarded all packets up to `until`.
+/// Whether another process has forwarded this packet. It has forwarded all packets up to `until`.
 #[inline]
 pub(super) fn is_passed_on(until: &mut Option<SeqNum>, media: &Media<'_>) -> bool {
     let Some(last) = *until else { return false };
@@ -77,7 +77,7 @@ pub(super) fn note_passed(last: &mut Option<SeqNum>, media: &Media<'_>) {
     }
 }
 
-/// The sequence number of an RTP packet. A packet in a leg's store has a whole header.
+/// Returns the sequence number of an RTP packet. A packet in a leg's store has a whole header.
 #[inline]
 fn number(packet: &[u8]) -> SeqNum {
     match packet {
@@ -86,6 +86,6 @@ fn number(packet: &[u8]) -> SeqNum {
     }
 }
 
-/// Time for which a held session keeps packets, ns: longer than the previous process needs to report to the next one through a
-/// busy store on another machine.
+/// Time for which a held session keeps packets, ns. It is longer than the previous process takes to report to the next one through a busy
+/// store on another machine.
 pub const HOLD_NS: u64 = 500_000_000;

@@ -1,4 +1,4 @@
-//! Inputs of a flow that replace a silent leg: other legs and sounds.
+//! Inputs of a flow that replace a silent leg: other legs, and sounds.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use super::Sound;
 use crate::fallback::{FallbackConfig, Fallbacks, Switch};
 use crate::leg::LegConfig;
 
-/// A fallback of a leg that may fall silent.
+/// An input that replaces a leg while the leg is silent.
 #[derive(Debug, Clone)]
 pub struct Fallback {
     /// The input itself.
     pub input: FallbackInput,
     /// Silence of the previous input after which this one becomes active, ns.
     pub timeout_ns: u64,
-    /// Time for which a better input must deliver before it becomes active again, ns.
+    /// How long a better input must deliver packets before it becomes active again, ns.
     pub recover_after_ns: u64,
 }
 
@@ -22,17 +22,17 @@ pub struct Fallback {
 pub enum FallbackInput {
     /// Another sender, on its own ports.
     Leg(Box<LegConfig>),
-    /// A sound, generated here.
+    /// A sound that is generated here.
     Sound(Sound),
 }
 
-/// The fallbacks of a leg and which input is active.
+/// The fallbacks of a leg, and the state of which input is active.
 #[derive(Debug)]
 pub(super) struct Inputs {
     choice: Fallbacks,
-    /// Index of the leg that has the fallbacks: input 0.
+    /// Index of the leg that has the fallbacks. It is input 0.
     main: usize,
-    /// The fallbacks: the first one is input 1.
+    /// The fallbacks. The first one is input 1.
     backups: Vec<Backup>,
     /// Changes of the active input, for the owner.
     switches: VecDeque<Switch>,
@@ -54,7 +54,7 @@ pub(super) enum Active {
 }
 
 impl Inputs {
-    /// Creates the inputs. Returns the settings of the fallback legs, too: the first one is to be leg `first_leg`.
+    /// Creates the inputs. Also returns the settings of the fallback legs, of which the first must become leg `first_leg`.
     pub(super) fn new(
         now_ns: u64,
         main: usize,
@@ -131,7 +131,7 @@ impl Inputs {
         }
     }
 
-    /// The active sound, if the active input is one.
+    /// Returns the active sound, if the active input is one.
     pub(super) fn active_sound(&self) -> Option<&Sound> {
         match self.backups.get(self.choice.active().checked_sub(1)?)? {
             Backup::Sound(sound) => Some(sound),
@@ -146,7 +146,7 @@ impl Inputs {
         })
     }
 
-    /// Indices of the legs among the inputs, the main one first.
+    /// Returns the indices of the legs among the inputs, the main one first.
     pub(super) fn legs(&self) -> impl Iterator<Item = usize> {
         let backups = self.backups.iter().filter_map(|backup| match backup {
             Backup::Leg(leg) => Some(*leg),
@@ -156,5 +156,5 @@ impl Inputs {
     }
 }
 
-/// Changes queued for the owner; beyond that, the oldest are dropped.
+/// Maximum number of changes that are queued for the owner. Beyond it, the oldest ones are dropped.
 const SWITCHES_MAX: usize = 8;

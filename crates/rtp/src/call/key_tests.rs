@@ -7,7 +7,7 @@ use crate::id::SeqNum;
 use crate::leg::{Payload, PayloadMap};
 use crate::tone::{self, DtmfDetector, Tone, ToneGenerator};
 
-/// Formats of the side that hears digits in the audio.
+/// Returns the formats of the side that hears digits in the audio.
 fn listeners() -> Vec<Format> {
     vec![
         format(Encoding::Pcmu, 8000, 1),
@@ -19,7 +19,7 @@ fn listeners() -> Vec<Format> {
     ]
 }
 
-/// A call from a party with events to one without.
+/// Creates a call from a party with telephone events to a party without them.
 fn to_audio_only(from: Format, to: Format, packet_ns: u64) -> Bed {
     let direction = DirectionConfig {
         packet_ns,
@@ -30,8 +30,8 @@ fn to_audio_only(from: Format, to: Format, packet_ns: u64) -> Bed {
 }
 
 impl Bed {
-    /// A presses a digit for `steps` updates of 50 ms; the last update is the end, sent three times (RFC 4733, section 2.5.1.4).
-    /// The packets whose numbers are in `lost` do not arrive.
+    /// Lets A press a digit for `steps` updates of 50 ms. The last update is the end, which is sent three times (RFC 4733, section
+    /// 2.5.1.4). The packets whose numbers are in `lost` do not arrive.
     fn press(&mut self, from: Format, event: u8, steps: u32, lost: &[u32]) {
         let unit = from.clock_rate_hz / 20;
         for number in 0..steps + 2 {
@@ -50,7 +50,7 @@ impl Bed {
         self.time = self.time.wrapping_add(steps * unit);
     }
 
-    /// A sends silence for this long, in packets of 20 ms.
+    /// Lets A send silence for this long, in packets of 20 ms.
     fn silence(&mut self, from: Format, ms: u64) {
         let mut encoder = Encoder::new(from, &EncoderSettings::default()).unwrap();
         let frames = from.sample_rate_hz as usize / 50;
@@ -64,7 +64,7 @@ impl Bed {
         }
     }
 
-    /// The DTMF digits that B hears, each with its length in ms.
+    /// Returns the DTMF digits that B hears, each with its length in ms.
     fn keys_heard(&self, to: Format) -> Vec<(u8, u64)> {
         let pcm = self.decoded(to);
         let first = pcm.iter().step_by(usize::from(to.channels)).copied();
@@ -89,7 +89,7 @@ impl Bed {
         keys
     }
 
-    /// A sends 400 ms of silence, a digit's tone for this long, and 400 ms of silence. Packets have 20 ms; those in `lost` do not
+    /// Lets A send 400 ms of silence, a digit's tone for `ms`, and 400 ms of silence. Packets have 20 ms, and those in `lost` do not
     /// arrive.
     fn play_key(&mut self, encoder: &mut Encoder, event: u8, ms: u32, lost: &[u64]) {
         let from = encoder.format();
@@ -127,7 +127,7 @@ impl Bed {
 
 #[test]
 fn side_without_events_gets_each_digit_as_one_tone() {
-    // Name, lost packets out of six, and how much shorter the digit may be, because a lost update is unknown.
+    // The columns are the name, the lost packets out of six, and how much shorter the digit may be because a lost update is unknown.
     let cases: [(&str, &[u32], u64); 6] = [
         ("all", &[], 40),
         ("the first lost", &[0], 40),
@@ -151,7 +151,7 @@ fn side_without_events_gets_each_digit_as_one_tone() {
                 )
                 .is_err()
                 {
-                    continue; // 20 ms of it do not fit a datagram.
+                    continue; // 20 ms in this format do not fit a datagram
                 }
                 let mut bed = to_audio_only(from, to, packet_ns);
                 let keys = [5_u8, 11, 0];
@@ -195,7 +195,7 @@ fn the_tone_of_a_digit_replaces_the_audio() {
             let time = std::mem::replace(&mut bed.time, began);
             bed.speak(101, &payload);
             bed.time = time;
-            // Loud noise that would hide the digit.
+            // This noise is so loud that it would hide the digit.
             for _ in 0..5 {
                 let noise: Vec<u8> = (0..80_u32).map(|n| (n * 37 % 251) as u8).collect();
                 if step < 4 {
@@ -217,7 +217,7 @@ fn the_tone_of_a_digit_replaces_the_audio() {
     }
 }
 
-/// Many events that claim to have lasted for seconds.
+/// The sender sends many events that claim to have lasted for seconds.
 #[test]
 fn forged_events_make_no_longer_tone_than_the_elapsed_time() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -235,7 +235,7 @@ fn forged_events_make_no_longer_tone_than_the_elapsed_time() {
             let decoded = bed.decoded(to).len() as u64;
             let per_ms = u64::from(to.sample_rate_hz) * u64::from(to.channels);
             let heard_ns = decoded * 1_000_000_000 / per_ms;
-            // Each digit's end is padded to the codec's granularity, 5 ms, after a fade of 5 ms.
+            // After a fade of 5 ms, the end of each digit is padded to the codec's granularity of 5 ms.
             let ends_ns = if is_new { 500 * 10 * MS } else { 10 * MS };
             let most_ns = 500 * ms * MS + TAIL_NS_MAX + 60 * MS;
             assert!(heard_ns <= most_ns + ends_ns, "{to}, {ms}: {heard_ns}");
@@ -243,7 +243,7 @@ fn forged_events_make_no_longer_tone_than_the_elapsed_time() {
     }
 }
 
-/// RFC 4733, section 2.5.1.3: at 48 kHz, the duration field holds at most 1.37 s.
+/// At 48 kHz, the duration field holds at most 1.37 s (RFC 4733, section 2.5.1.3).
 #[test]
 fn long_digit_is_one_digit() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -307,7 +307,7 @@ fn digits_in_the_audio_become_events() {
         .filter(|from| from.channels == 1 || from.encoding == Encoding::Opus)
     {
         for (to, packet_ns) in to_formats {
-            // With a digit of 80 ms, the part next to a lost packet may be too short for a digit.
+            // If the digit lasts only 80 ms, the part next to a lost packet may be too short to be a digit.
             for (lost, shortest_ms) in [(&[][..], 80), (&[22], 160)] {
                 let keys = [(5_u8, shortest_ms), (5, 200), (12, 1000), (0, 160)];
                 let name = format!("{from} to {to}, {packet_ns} ns, {lost:?}");
@@ -339,7 +339,7 @@ fn digits_in_the_audio_become_events() {
                     assert!(pair[1].time.distance_from(pair[0].time) > 0, "{name}");
                 }
                 bed.heard = audio;
-                // The audio that passed before the detection is shorter than a digit (ITU-T Q.24: 40 ms).
+                // The audio that passed before the detection is shorter than a digit, which has at least 40 ms (ITU-T Q.24).
                 for (number, heard) in bed.heard.iter_mut().enumerate() {
                     heard.seq = SeqNum(number as u16);
                 }
@@ -350,7 +350,7 @@ fn digits_in_the_audio_become_events() {
     }
 }
 
-/// Asserts that each event starts with a marker, grows, and ends with three packets of its length.
+/// Asserts that each event starts with a marker, grows, and ends with three packets of its full length.
 fn assert_events(events: &[Heard], keys: &[(u8, u32)], to: Format, name: &str) {
     let mut rest = events;
     for (key, ms) in keys {
@@ -373,7 +373,7 @@ fn assert_events(events: &[Heard], keys: &[(u8, u32)], to: Format, name: &str) {
             told_ms.abs_diff(u64::from(*ms)) <= 40,
             "{name}: {told_ms} {ms}"
         );
-        // 50 ms, plus the excess of a packet of audio over it.
+        // The steps are 50 ms, plus the part of a packet of audio that exceeds this.
         let steps = units.windows(2).map(|pair| pair[1] - pair[0]);
         let most = steps.max().unwrap_or(0) * 1000 / u64::from(to.clock_rate_hz);
         assert!(most <= 90, "{name}: {most} ms");
@@ -408,11 +408,11 @@ fn digits_are_detected_only_without_negotiated_events() {
     }
 }
 
-/// A sender that stops in the middle of a digit has released it after a timeout; otherwise an owner would wait forever.
+/// If a sender stops in the middle of a digit, the digit ends after a timeout. Otherwise an owner would wait for ever.
 #[test]
 fn digit_ends_when_its_sender_falls_silent() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
-    // The digits arrive as events, for a side with and for one without events, and in the audio.
+    // The digits arrive as events, for a side with and for one without events, or in the audio.
     for (to_has_events, in_audio) in [(true, false), (false, false), (true, true)] {
         let name = format!("events at B: {to_has_events}, in the audio: {in_audio}");
         let direction = DirectionConfig {
@@ -447,7 +447,7 @@ fn digit_ends_when_its_sender_falls_silent() {
         let KeyPhase::Released { duration_ms } = told[1].phase else {
             panic!("{name}: {told:?}");
         };
-        // Known so far: ten updates of 50 ms, or five packets of 20 ms.
+        // Until then, ten updates of 50 ms or five packets of 20 ms have come.
         let known_ms = if in_audio { 100 } else { 500 };
         assert!(
             (known_ms - 30..=known_ms + 10).contains(&duration_ms),
@@ -457,7 +457,7 @@ fn digit_ends_when_its_sender_falls_silent() {
     }
 }
 
-/// After new signalling without events, digits are detected in the audio again.
+/// After new signalling without events, digits in the audio are detected again.
 #[test]
 fn digits_are_detected_again_without_negotiated_events() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);

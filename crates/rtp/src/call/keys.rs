@@ -1,4 +1,4 @@
-//! DTMF digits (RFC 4733): parses them and maps them to the far side's numbers and clock rate.
+//! DTMF digits (RFC 4733). This module parses them, and maps them to the far side's payload type and clock rate.
 
 use crate::id::{NS_PER_S, RtpTime};
 
@@ -7,18 +7,18 @@ use crate::id::{NS_PER_S, RtpTime};
 pub struct KeyEvent {
     /// The event's number: 0 to 9, 10 for `*`, 11 for `#`, 12 to 15 for A to D (RFC 4733, table 3).
     pub event: u8,
-    /// Whether it is pressed or released.
+    /// Whether the digit is pressed or released.
     pub phase: KeyPhase,
 }
 
 /// Phase of a DTMF digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyPhase {
-    /// It is pressed.
+    /// The digit is pressed.
     Pressed,
-    /// It was released after this time.
+    /// The digit was released after this time.
     Released {
-        /// In ms.
+        /// How long the digit was pressed, ms.
         duration_ms: u32,
     },
 }
@@ -28,7 +28,7 @@ pub enum KeyPhase {
 pub(super) struct KeyPayload {
     pub(super) event: u8,
     pub(super) is_end: bool,
-    /// Power level, dBm0 with the sign dropped.
+    /// Power level in dBm0 without its minus sign.
     pub(super) volume: u8,
     /// Duration in timestamp units.
     pub(super) duration: u16,
@@ -55,14 +55,14 @@ impl KeyPayload {
 /// The DTMF digit that is being pressed, or the last one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key {
-    /// The party's timestamp: the same in all packets of a segment.
+    /// The party's timestamp, which is the same in all packets of a segment.
     pub(super) own_time: RtpTime,
     /// The party's clock rate.
     pub(super) own_hz: u32,
-    /// Lengths of the earlier segments and of all segments as far as known, in the party's units.
+    /// Length of the earlier segments, and of all segments as far as known, in the party's units.
     pub(super) before: u64,
     pub(super) units: u64,
-    /// The far side's timestamp, once the first packet was sent to it.
+    /// The far side's timestamp. `None`: no packet was sent to it yet.
     pub(super) time: Option<RtpTime>,
     /// The digit's end on the time line of the incoming audio, as far as known.
     pub(super) until: RtpTime,
@@ -84,8 +84,8 @@ impl Key {
         }
     }
 
-    /// Whether a packet with another timestamp continues this digit. RFC 4733, section 2.5.1.3: an event longer than the duration
-    /// field's range is sent in segments. The timestamp of each is the end of the previous one.
+    /// Whether a packet with another timestamp continues this digit. An event that is longer than the duration field allows is sent in
+    /// segments, and the timestamp of each is the end of the previous one (RFC 4733, section 2.5.1.3).
     pub(super) fn goes_on(&self, own_time: RtpTime, event: u8) -> bool {
         let told = self.units - self.before;
         !self.is_ended
@@ -94,12 +94,12 @@ impl Key {
             && own_time == self.own_time.plus(told as u32)
     }
 
-    /// The digit's length so far, ns.
+    /// Returns the digit's length so far, ns.
     pub(super) fn ns(&self) -> u64 {
         (u128::from(self.units) * u128::from(NS_PER_S) / u128::from(self.own_hz)) as u64
     }
 
-    /// The length at another clock rate, as a segment: units before it, and in it.
+    /// Returns the length at another clock rate as a segment: the units before the segment, and those in it.
     pub(super) fn segment(&self, to_hz: u32) -> (u32, u16) {
         let units = self.units * u64::from(to_hz) / u64::from(self.own_hz);
         let before = units.saturating_sub(1) / SEGMENT_UNITS_MAX * SEGMENT_UNITS_MAX;

@@ -1,11 +1,12 @@
 //! Sessions: the legs of calls and streams, and the media between them.
 //!
-//! A [`Session`] moves media from leg to leg. For each way there is a [`Direction`](direction). It forwards packets unchanged if
-//! both sides have a format in common. It converts codes by table between the two laws of G.711, and otherwise decodes, converts
-//! and encodes. If packets are forwarded or converted one by one, the far side sees the gaps in the numbers and conceals losses.
-//! If audio is re-encoded, losses are concealed here.
+//! A [`Session`] moves media from leg to leg. For each way there is a [`Direction`](direction). It forwards packets unchanged if both sides
+//! have a format in common. It converts codes by table between the two laws of G.711. In all other cases, it decodes, converts and encodes.
+//! If packets are forwarded or converted one by one, the far side sees the gaps in the numbers and conceals losses itself. If audio is
+//! re-encoded, losses are concealed here.
 //!
-//! A party cannot cause more audio than it has sent, plus a tail of at most [`TAIL_NS_MAX`], even if it sends only a few packets.
+//! A party cannot cause more audio than it has sent, plus a tail of at most [`TAIL_NS_MAX`], even if there are large gaps between its
+//! packets.
 
 #[cfg(test)]
 mod command_tests;
@@ -78,21 +79,21 @@ use crate::tone::Tone;
 /// A datagram to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// The leg that sends it.
+    /// The leg that sends the datagram.
     pub leg: LegId,
-    /// Number of the ports that it leaves from: see [`Session::handle_datagram`].
+    /// Number of the ports that the datagram leaves from: see [`Session::handle_datagram`].
     pub ports: u8,
-    /// The port of these that it leaves from. With mux, RTCP leaves from the RTP port (RFC 5761).
+    /// Which of these ports the datagram leaves from. With mux, RTCP leaves from the RTP port (RFC 5761).
     pub leaves_from: Channel,
-    /// Whether it is RTP or RTCP.
+    /// Whether the datagram is RTP or RTCP.
     pub channel: Channel,
     /// Destination.
     pub to: SocketAddr,
-    /// The datagram.
+    /// The bytes of the datagram.
     pub bytes: &'a [u8],
 }
 
-/// Treatment of a party's media.
+/// What happens to a party's media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// The far side hears the party.
@@ -107,20 +108,20 @@ pub enum Mode {
 /// Settings of the direction from one side to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectionConfig {
-    /// Packet time, ns; 0: as received, or 20 ms. Forwarded Opus and codecs that cannot be decoded keep theirs.
+    /// Packet time, ns. 0: as received, or 20 ms. Opus that is forwarded, and codecs that cannot be decoded, keep their packet time.
     pub packet_ns: u64,
-    /// For Opus.
+    /// Settings of the encoder for Opus.
     pub encoder: EncoderSettings,
-    /// The first timestamp: random (RFC 3550, section 5.1).
+    /// The first timestamp, which must be random (RFC 3550, section 5.1).
     pub first_time: RtpTime,
     /// The mode at the start.
     pub mode: Mode,
-    /// Detects DTMF digits in the audio of a party without telephone events. They are reported as [`SessionEvent::Key`], and the far
-    /// side gets telephone events in place of the tone, if it accepts them.
+    /// Whether DTMF digits are detected in the audio of a party without telephone events. They are reported as [`SessionEvent::Key`], and a
+    /// far side that accepts telephone events gets these instead of the tone.
     pub detect_keys: bool,
-    /// Decodes and encodes audio even if the sides have a format in common.
+    /// Whether audio is decoded and encoded even if the sides have a format in common.
     pub makes_anew: bool,
-    /// Forwards packets that need no conversion on arrival, without the delay of the jitter buffer.
+    /// Whether packets that need no conversion are forwarded on arrival, without the delay of the jitter buffer.
     pub passes_directly: bool,
 }
 
@@ -138,7 +139,7 @@ impl Default for DirectionConfig {
     }
 }
 
-/// Why a session was not created.
+/// The reason why a session was not created.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SessionError {
     /// The sound of a fallback cannot be played.
@@ -147,7 +148,7 @@ pub enum SessionError {
     /// A leg's settings are invalid.
     #[error(transparent)]
     Leg(#[from] LegError),
-    /// A packet time that no format of the receiving side allows.
+    /// No format of the receiving side allows this packet time.
     #[error(transparent)]
     PacketTime(#[from] FormatError),
     /// Packets of this length do not fit a datagram.
@@ -159,7 +160,7 @@ pub enum SessionError {
         format: Format,
         /// The requested packet time.
         packet_us: u64,
-        /// The longest that fits.
+        /// The longest packet time that fits, µs.
         us_max: u64,
     },
 }
@@ -174,7 +175,7 @@ impl LegId {
     /// The second leg: party B of a call, or the destination of a stream.
     pub const B: LegId = LegId(1);
 
-    /// The party of a call.
+    /// Returns the party of a call that uses this leg.
     #[must_use]
     pub fn side(self) -> Side {
         if self == LegId::A { Side::A } else { Side::B }
@@ -198,10 +199,10 @@ pub enum SessionEvent {
     PlayEnded(LegId),
     /// Another input has become active.
     Input(Switch),
-    /// Packets of this payload type are dropped: the leg's party did not agree on it. Reported once for a session.
+    /// Packets of this payload type are dropped, because the leg's party did not agree on it. A session reports this once.
     PayloadType(LegId, PayloadType),
-    /// Many packets of this leg's party are not authentic, and none was. A session does not see its encryption, so its owner adds
-    /// this event.
+    /// Many packets of this leg's party have failed authentication, and none has passed it. A session does not see its encryption, so its
+    /// owner adds this event.
     Unauthentic(LegId),
 }
 
@@ -212,25 +213,25 @@ pub struct Clip {
     pub pcm: Arc<[f32]>,
     /// Frames per second.
     pub rate_hz: u32,
-    /// Samples of a frame.
+    /// Number of samples in a frame.
     pub channels: u8,
-    /// Number of plays; 0: until stopped.
+    /// Number of plays. 0: the clip is repeated until it is stopped.
     pub times: u32,
 }
 
 /// The part of a clip to play. The default is all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Part {
-    /// The first play starts with this frame. If it is past the last one, that play ends at once.
+    /// The frame with which the first play starts. If it is past the last frame, the first play ends at once.
     pub start_frame: u64,
     /// Maximum length of all plays together, ns.
     pub duration_ns: Option<u64>,
 }
 
-/// The rest of a clip; playing it continues where the clip stopped.
+/// The rest of a clip. Playing it continues where the clip was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlayLeft {
-    /// Remaining plays including the current one, as in [`Clip::times`].
+    /// Number of remaining plays, including the current one, as in [`Clip::times`].
     pub times: u32,
     /// The start position and the remaining time.
     pub part: Part,
@@ -239,7 +240,7 @@ pub struct PlayLeft {
 /// Audio that a party hears instead of the other party.
 #[derive(Debug, Clone)]
 pub enum Sound {
-    /// Samples.
+    /// The samples of a clip.
     Clip(Clip),
     /// A tone, until it is stopped.
     Tone(Box<Tone>),
@@ -249,17 +250,17 @@ pub enum Sound {
 
 /// Changes or measures audio between decoding and encoding.
 pub trait Filter: Send + std::fmt::Debug {
-    /// Replaces whole frames of interleaved samples in `pcm` with processed ones. It may delay frames, but in the long run it
+    /// Replaces the interleaved samples in `pcm`, which are whole frames, with processed ones. It may delay frames, but in the long run it
     /// returns as many as it got.
     fn process(&mut self, format: Format, pcm: &mut Vec<f32>);
 
-    /// Appends the delayed frames at the end of the stream.
+    /// Appends the frames that are still delayed, at the end of the stream.
     fn finish(&mut self, format: Format, pcm: &mut Vec<f32>) {
         let _ = (format, pcm);
     }
 }
 
-/// Why a clip cannot be played.
+/// The reason why a clip cannot be played.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlayError {
     /// The clip has no samples, or its last frame is incomplete.
@@ -271,16 +272,16 @@ pub enum PlayError {
     /// The clip's rate or number of channels is not supported.
     #[error("audio with {rate_hz} Hz and {channels} channels is not supported")]
     Format {
-        /// Its rate.
+        /// The sample rate of the clip.
         rate_hz: u32,
-        /// Its channels.
+        /// The number of channels of the clip.
         channels: u8,
     },
 }
 
-/// Audio that a party can cause after its last packet: concealed losses, the end of a DTMF tone.
+/// Duration of audio that a party can cause after its last packet, by concealed losses and the end of a DTMF tone, ns.
 pub const TAIL_NS_MAX: u64 = 200_000_000;
-/// Maximum audio queued in a tap.
+/// Maximum duration of audio queued in a tap, ns.
 pub const TAP_NS_MAX: u64 = 1_000_000_000;
-/// Maximum size of an RTCP packet, bytes: packets of a session this small fit an Ethernet frame.
+/// Maximum size of an RTCP packet, bytes. The packets of such a small session fit an Ethernet frame.
 const RTCP_BYTES_MAX: usize = 1500;

@@ -11,9 +11,9 @@ use crate::leg::{HEADER_BYTES, Leg, MediaPacket, Payload, PayloadMap, Stamp};
 /// Working memory for all calls of a thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// The packet being built.
+    /// The packet that is being built.
     pub(super) packet: Vec<u8>,
-    /// Audio being converted.
+    /// Audio that is being converted.
     pub(super) work: Work,
     /// A received packet.
     pub(super) payload: Vec<u8>,
@@ -23,7 +23,7 @@ pub struct Scratch {
 /// Packets that a transcoder has produced.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    /// The bytes of all datagrams, and the end of each.
+    /// The bytes of all datagrams, and the position at which each one ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     taken: usize,
@@ -42,7 +42,7 @@ impl Made {
         self.ends.push(self.bytes.len());
     }
 
-    /// Number of packets left to take.
+    /// Returns the number of packets that were not taken yet.
     pub(super) fn len(&self) -> usize {
         self.ends.len() - self.taken
     }
@@ -60,20 +60,19 @@ impl Made {
 }
 
 impl Scratch {
-    /// Sets the budget for optional work, the concealment of losses. A unit costs about [`SPARE_UNIT_NS`]. At first the budget
-    /// is unlimited. If the thread is short of time, set one: losses beyond it are left to the far side, as gaps in the
-    /// numbers.
+    /// Sets the budget for optional work, which is the concealment of losses. A unit costs about [`SPARE_UNIT_NS`]. At first the budget is
+    /// unlimited. Set one if the thread is short of time. Losses beyond the budget are left to the far side, as gaps in the numbers.
     pub fn set_spare(&mut self, units: u32) {
         self.work.spare = units;
     }
 
-    /// Number of packets of a [`Transcoder`](super::Transcoder) left to take.
+    /// Returns the number of packets of a [`Transcoder`](super::Transcoder) that were not taken yet.
     #[must_use]
     pub fn made(&self) -> usize {
         self.made.len()
     }
 
-    /// The budget that is left for optional work.
+    /// Returns the budget that is left for optional work.
     #[must_use]
     pub fn spare(&self) -> u32 {
         self.work.spare
@@ -92,8 +91,8 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Takes this many units from the budget. Returns `false` if it is empty. Work that exceeds the rest is still done once;
-    /// otherwise a small rest would never be used.
+    /// Takes `units` from the budget. Returns `false` if the budget is empty. Work that exceeds what is left is still done once, because a
+    /// small rest would otherwise never be used.
     pub(super) fn spend(&mut self, units: u32) -> bool {
         let is_left = self.spare > 0;
         self.spare = self.spare.saturating_sub(units);
@@ -110,7 +109,7 @@ pub(super) struct Work {
     spare: u32,
 }
 
-/// Assigns the sequence numbers of packets: a leg, or without one a [`Writer`].
+/// The source of sequence numbers: a leg, or a [`Writer`] if there is no leg.
 pub(super) enum Sending<'a> {
     Leg(&'a mut Leg),
     Writer(&'a mut Writer),
@@ -134,8 +133,8 @@ impl Sending<'_> {
         }
     }
 
-    /// Writes the packet's header. Returns its destination; `None`: there is none, and nothing is written. `seq` replaces the
-    /// next number.
+    /// Writes the header of a packet. If `seq` is set, it is the packet's number, else the next number is used. Returns the packet's
+    /// destination. `None`: there is no destination, and nothing is written.
     #[inline]
     fn packetize(
         &mut self,
@@ -156,7 +155,7 @@ impl Sending<'_> {
         }
     }
 
-    /// The number of the next packet.
+    /// Returns the number of the next packet.
     #[inline]
     pub(super) fn next_seq(&self) -> SeqNum {
         match self {
@@ -187,7 +186,7 @@ impl Sending<'_> {
     }
 }
 
-/// A placeholder: the actual sender knows the address.
+/// A placeholder for the address, which the actual sender knows.
 const SOMEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The leg that sends, and the consumer of its datagrams.
@@ -198,11 +197,11 @@ pub(super) struct Out<'a> {
     pub(super) leg: Sending<'a>,
     pub(super) packet: &'a mut Vec<u8>,
     pub(super) send: &'a mut dyn FnMut(Outgoing<'_>),
-    /// The number of the next packet; `None`: the leg's next number.
+    /// The number of the next packet. `None`: the leg's next number.
     pub(super) number: Option<Number>,
 }
 
-/// The place that packets leave from.
+/// The ports that packets leave from.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Leaves {
     pub(super) leg: LegId,
@@ -210,7 +209,7 @@ pub(super) struct Leaves {
 }
 
 impl Leaves {
-    /// The place that the packets of a leg leave from. `is_shared`: the first two legs use the same ports.
+    /// Returns the ports that the packets of a leg leave from. `is_shared` means that the first two legs use the same ports.
     #[inline]
     pub(super) fn of(leg: usize, is_shared: bool) -> Leaves {
         Leaves {
@@ -224,12 +223,12 @@ impl Leaves {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Number {
     pub(super) seq: SeqNum,
-    /// Later packets have already been sent.
+    /// Whether later packets have already been sent.
     pub(super) is_late: bool,
 }
 
 impl Out<'_> {
-    /// Starts a packet: the caller appends the payload to the result.
+    /// Starts a packet. The caller appends the payload to the result.
     #[inline]
     pub(super) fn begin(&mut self) -> &mut Vec<u8> {
         self.packet.clear();
@@ -237,7 +236,7 @@ impl Out<'_> {
         self.packet
     }
 
-    /// Sends the started packet.
+    /// Sends the packet that was started.
     #[inline]
     pub(super) fn send(&mut self, payload: &Payload, time: RtpTime, marker: bool, elapsed: u32) {
         let payload_bytes = self.packet.len() - HEADER_BYTES;
@@ -296,5 +295,5 @@ impl Out<'_> {
     }
 }
 
-/// Time of one unit of [`Scratch::set_spare`]: concealing 20 ms of G.711.
+/// Time that a unit of [`Scratch::set_spare`] stands for, ns. Concealing 20 ms of G.711 takes this long.
 pub const SPARE_UNIT_NS: u64 = 5_000;

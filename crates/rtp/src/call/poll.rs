@@ -8,7 +8,7 @@ use super::{Channel, LineState, Outgoing, Part, RTCP_BYTES_MAX, Session};
 use crate::leg::{Leg, Lost, Media, MediaPacket, Payload};
 
 impl Session {
-    /// Passes everything due at `now_ns` to `send`. `may_lose`: no unread datagrams are left that could fill a gap.
+    /// Passes everything that is due at `now_ns` to `send`. `may_lose` means that there are no unread datagrams, which could fill a gap.
     #[inline]
     pub fn poll_transmit(
         &mut self,
@@ -34,7 +34,7 @@ impl Session {
         scratch: &mut Scratch,
         send: &mut dyn FnMut(Outgoing<'_>),
     ) {
-        // Media up to this time is due.
+        // Media that are due up to this time are sent.
         let media_ns = now_ns.saturating_add(self.ahead_ns);
         let media_ns = media_ns.saturating_sub(self.hold_ns());
         if self.flows.first().inputs.is_some() {
@@ -50,7 +50,7 @@ impl Session {
         }
     }
 
-    /// Sends a flow's media that is due.
+    /// Sends the media of a flow that are due.
     #[inline]
     fn poll_flow(
         &mut self,
@@ -92,7 +92,7 @@ impl Session {
         flow.poll_beside(media_ns, self.is_ending, work, &mut out);
     }
 
-    /// [`poll_flow`](Self::poll_flow) if the leg that holds the media also sends, or if no leg holds any.
+    /// Acts as [`poll_flow`](Self::poll_flow), if the leg that has the media also sends them, or if no leg has them.
     #[cold]
     #[allow(
         clippy::too_many_arguments,
@@ -115,7 +115,7 @@ impl Session {
                 flow.direction.note_latency(latency_ns);
             });
             while let Some(media) = self.legs[from].poll_media(media_ns, may_lose) {
-                // Copied, because the leg that holds the media also sends.
+                // The packet is copied, because the leg that has it also sends.
                 let mut described = None;
                 let media = copy(media, &mut payload, &mut described);
                 self.with_out(index, now_ns, scratch, send, |flow, work, out| {
@@ -132,7 +132,7 @@ impl Session {
         });
     }
 
-    /// Does `work` on a flow and the leg that sends it.
+    /// Calls `work` with a flow and the leg that sends its media.
     fn with_out(
         &mut self,
         index: usize,
@@ -187,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Switches the first flow to another input if that is due.
+    /// Switches the first flow to another input if a change is due.
     #[cold]
     fn change_input(
         &mut self,
@@ -210,7 +210,7 @@ impl Session {
             flow.direction.change_input(work, out);
             if let Some(sound) = sound {
                 let payloads = out.leg.takes().clone();
-                // The sound was checked before.
+                // This cannot fail, because the sound was checked before.
                 let _ = flow
                     .direction
                     .begin_play(now_ns, sound, Part::default(), &payloads);
@@ -218,7 +218,7 @@ impl Session {
         });
     }
 
-    /// Drops the media of the first flow's inactive inputs when it is due.
+    /// Drops the media of the first flow's inactive inputs when they are due.
     #[cold]
     fn drop_inactive(&mut self, media_ns: u64, may_lose: bool) {
         let flow = self.flows.first();
@@ -229,8 +229,8 @@ impl Session {
         }
     }
 
-    /// Exchanges the inputs of the two flows of a call. The stream to a party stays the same: its numbers and timestamps
-    /// continue. Clips and DTMF digits that are played to the party still come first.
+    /// Exchanges the inputs of the two flows of a call. The stream to a party stays the same, with consecutive numbers and timestamps.
+    /// Clips and DTMF digits that are played to the party still replace its audio.
     #[cold]
     fn switch_echo(
         &mut self,
@@ -253,7 +253,7 @@ impl Session {
         }
     }
 
-    /// Polls a stream that is held, or whose hold ends. Returns `true` if a sending poll must follow.
+    /// Polls a stream that is held, or whose hold ends. Returns `true` if a poll that sends must follow.
     #[cold]
     fn poll_held(&mut self, now_ns: u64, may_lose: bool, scratch: &mut Scratch) -> bool {
         if matches!(self.hold.as_deref(), Some(Hold::On)) {
@@ -269,7 +269,7 @@ impl Session {
         let passed = state.and_then(|state| state.passed);
         let passed = passed.filter(|passed| Some(passed.ssrc) == heard && flow.input().0 == 0);
         if passed.is_none() {
-            // Which late packets were sent is unknown, so none is sent now.
+            // It is unknown which of the late packets were sent, so none of them is sent now.
             self.poll_all(now_ns, may_lose, scratch, &mut |_| ());
         }
         if let Some(LineState { sent, time, .. }) = state {
@@ -286,14 +286,14 @@ impl Session {
         true
     }
 
-    /// Ends a stream: everything queued leaves now. Poll once more.
+    /// Ends a stream. Everything that is queued becomes due. Poll once more afterwards.
     pub fn finish(&mut self) {
         self.legs.iter_mut().for_each(Leg::release_all);
         self.is_ending = true;
     }
 }
 
-/// Copies the packet's bytes into `bytes` and its description into `described`.
+/// Copies a packet's bytes into `bytes`, and its description into `described`.
 #[inline]
 fn copy<'a>(
     media: Media<'_>,

@@ -5,7 +5,7 @@ use super::*;
 use crate::codec::Encoding;
 use crate::leg::Verdict;
 
-/// B's report on the packets of leg B: `lost_in_256` of 256 lost since the last report, 20 ms of jitter.
+/// Returns a report of B on the packets of leg B. It states that `lost_in_256` of 256 were lost since the last report, and 20 ms of jitter.
 fn report(lost_in_256: u8) -> Vec<u8> {
     let mut bytes = vec![0x81, 201, 0, 7];
     bytes.extend(0x0b_u32.to_be_bytes());
@@ -17,7 +17,7 @@ fn report(lost_in_256: u8) -> Vec<u8> {
     bytes
 }
 
-/// A speaks for 30 s, and every `loss`th packet is lost; B reports each 5 s until `until_s`.
+/// Runs a call in which A speaks for 30 s, and every `loss`th packet is lost. B reports every 5 s until `until_s`.
 fn call(loss: Option<u64>, lost_in_256: u8, until_s: u64) -> SessionStats {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let mut bed = Bed::between(pcmu, pcmu);
@@ -43,7 +43,7 @@ fn call(loss: Option<u64>, lost_in_256: u8, until_s: u64) -> SessionStats {
     bed.call.stats()
 }
 
-/// Mean loss, jitter and MOS.
+/// Returns the mean loss, jitter and MOS.
 fn means(quality: Option<crate::quality::Quality>) -> [f64; 3] {
     let quality = quality.expect("a record");
     [quality.loss_percent, quality.jitter_ms, quality.mos]
@@ -56,7 +56,7 @@ fn losses_that_the_far_party_reports_lower_the_score_end_to_end() {
     let [loss, _, at_relay] = means(stats.legs[0].quality);
     assert_eq!(loss, 0.0);
     let [loss, jitter_ms, score] = means(stats.legs[0].end_to_end);
-    // The first samples were taken before the first report.
+    // The first samples are from before the first report.
     assert!((5.0..=10.2).contains(&loss), "{loss}");
     assert!((10.0..=20.0).contains(&jitter_ms), "{jitter_ms}");
     assert!(score < at_relay - 0.3, "{score} {at_relay}");

@@ -1,11 +1,11 @@
-//! A session: legs, and the flows of media between them.
+//! A session: legs, and the flows of media between the legs.
 //!
 //! ```text
 //!  A ─→ Leg ─ media ─→ Direction ─ packets ─→ Leg ─→ B
 //!  A ←─ Leg ←─ packets ─ Direction ←─ media ─ Leg ←─ B
 //! ```
 //!
-//! A call has two legs and two flows. A stream has one flow, and one leg or two; its fallbacks add legs.
+//! A call has two legs and two flows. A stream has one flow and one leg or two, and its fallbacks add more legs.
 
 use std::net::SocketAddr;
 
@@ -25,59 +25,59 @@ use crate::leg::{Leg, LegStats, Outage, Refusal, Verdict};
 pub struct SessionStats {
     /// The legs, by [`LegId`].
     pub legs: Vec<LegStats>,
-    /// The directions: of a call, from A first; of a stream, its only one.
+    /// The directions. A call has two, that from A first. A stream has one.
     pub directions: Vec<DirectionStats>,
     /// The leg that each direction sends from.
     pub to: Vec<LegId>,
 }
 
 impl SessionStats {
-    /// The sender of a stream.
+    /// Returns the sender of a stream.
     #[must_use]
     pub fn source(&self) -> &LegStats {
         &self.legs[0]
     }
 
-    /// The leg that sends a stream.
+    /// Returns the leg that sends a stream.
     #[must_use]
     pub fn target(&self) -> &LegStats {
         &self.legs[self.to[0].index()]
     }
 
-    /// The direction of a stream.
+    /// Returns the direction of a stream.
     #[must_use]
     pub fn direction(&self) -> &DirectionStats {
         &self.directions[0]
     }
 }
 
-/// See the module.
+/// Legs, and the flows of media between them: see the module documentation.
 ///
-/// **Contract.** After each `handle_*` and command, or after a batch of them, call [`poll_transmit`](Session::poll_transmit) once
-/// and drain [`poll_event`](Session::poll_event); call them again at [`next_timeout`](Session::next_timeout). Times are ns on one
-/// monotonic clock.
+/// **Contract.** After each `handle_*` and each command, or after a batch of them, call [`poll_transmit`](Session::poll_transmit) once and
+/// drain [`poll_event`](Session::poll_event). Call both again at [`next_timeout`](Session::next_timeout). Times are ns on one monotonic
+/// clock.
 #[derive(Debug)]
 pub struct Session {
     pub(super) legs: SmallVec<[Leg; 2]>,
-    /// Of a call: the flow to B, then the flow to A.
+    /// The flows. For a call, they are the flow to B, then the flow to A.
     pub(super) flows: Flows,
     pub(super) ahead_ns: u64,
     pub(super) echo: Echo,
-    /// The first two legs use the same ports.
+    /// Whether the first two legs use the same ports.
     pub(super) shares_ports: bool,
     pub(super) is_ending: bool,
     /// The leg and payload type of the first packet whose type was not agreed on.
     refused_type: Option<(LegId, PayloadType)>,
-    /// Whether the owner has got an event for it.
+    /// Whether the owner has got an event for this packet.
     has_told_type: bool,
     pub(super) hold: Option<Box<Hold>>,
 }
 
-/// State of the echo: each party hears itself instead of the other one, because the flows have exchanged their inputs.
+/// State of the echo. With an echo, the flows have exchanged their inputs, so that each party hears itself instead of the other.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Echo {
     pub(super) is_on: bool,
-    /// State that the next poll switches to.
+    /// The state to which the next poll switches.
     pub(super) is_wanted: bool,
 }
 
@@ -93,7 +93,7 @@ impl Session {
     /// Creates a session that starts at `now_ns`.
     ///
     /// # Errors
-    /// A setting is out of range, or the sound of a fallback cannot be played.
+    /// Fails if a setting is out of range, or the sound of a fallback cannot be played.
     pub fn new(now_ns: u64, config: SessionConfig) -> Result<Session, SessionError> {
         let first = Flow::new(config.first, &config.legs)?;
         let second = config.second.map(|flow| Flow::new(flow, &config.legs));
@@ -126,8 +126,8 @@ impl Session {
         })
     }
 
-    /// Handles a datagram that arrived at `at_ns` on these ports: the ports of a leg have its number. The two legs of a stream
-    /// share ports 0, and its fallback legs have the next ones.
+    /// Handles a datagram that arrived at `at_ns` on the ports with the number `ports`. The ports of a leg have the leg's number. But the
+    /// two legs of a stream share ports 0, and its fallback legs have the next numbers.
     #[inline]
     pub fn handle_datagram(
         &mut self,
@@ -141,7 +141,7 @@ impl Session {
         let index = self.leg_of(ports, channel, from, bytes).index();
         let legs = &self.legs;
         let types = match self.flows.of_mut(index) {
-            // Packets pass directly only when their direction is known.
+            // Packets are forwarded directly only if their direction will not change.
             Some(flow) if !self.echo.is_changing() => {
                 let (sends, takes) = (legs[index].payloads(), legs[flow.to].takes());
                 flow.direction.direct_types(sends, takes)
@@ -172,24 +172,24 @@ impl Session {
         verdict
     }
 
-    /// Whether RTP and RTCP use one port of these.
+    /// Whether RTP and RTCP use a single port of these.
     #[must_use]
     #[inline]
     pub fn is_mux(&self, ports: u8) -> bool {
         let is_mux = |leg: usize| self.legs.get(leg).is_some_and(Leg::is_mux);
         let leg = self.first_leg_on(ports);
-        // Legs that share ports are treated alike.
+        // If legs share ports, it is enough that one of them multiplexes.
         is_mux(leg) || (self.shares_ports && leg == 0 && is_mux(1))
     }
 
-    /// Index of the leg on these ports; of two legs, that of the first one.
+    /// Returns the index of the leg on these ports. If two legs share the ports, returns the index of the first one.
     #[inline]
     fn first_leg_on(&self, ports: u8) -> usize {
         usize::from(ports) + usize::from(self.shares_ports && ports > 0)
     }
 
-    /// The leg that a datagram belongs to. The bytes may still be encrypted: SRTP and SRTCP have the bytes in question in the
-    /// clear.
+    /// Returns the leg that a datagram belongs to. The datagram may still be encrypted, because SRTP and SRTCP do not encrypt the bytes
+    /// that matter here.
     #[must_use]
     #[inline]
     pub fn leg_of(&self, ports: u8, channel: Channel, from: SocketAddr, bytes: &[u8]) -> LegId {
@@ -200,8 +200,8 @@ impl Session {
         LegId(self.first_leg_on(ports) as u8)
     }
 
-    /// Whether these reports come from the second leg's party. Reports of both parties arrive on one port. The sender's SSRC
-    /// distinguishes them, or else the source address.
+    /// Whether these reports come from the second leg's party. The reports of both parties arrive on one port. They are distinguished by
+    /// the SSRC of the sender, or else by the source address.
     fn is_from_target(&self, from: SocketAddr, bytes: &[u8]) -> bool {
         let sender = bytes
             .get(4..8)
@@ -223,7 +223,7 @@ impl Session {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         if let Some((leg, payload_type)) = self.refused_type
             && !std::mem::replace(&mut self.has_told_type, true)
@@ -254,7 +254,7 @@ impl Session {
         None
     }
 
-    /// Time of the next poll if nothing arrives before; 0: now.
+    /// Returns the time of the next poll if nothing arrives before. 0 means now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let mut next = Soonest(None);
@@ -279,30 +279,30 @@ impl Session {
         next.0
     }
 
-    /// Time of the poll for media of this time.
+    /// Returns the time of the poll that sends media of the time `media_ns`.
     #[inline]
     fn poll_ns(&self, media_ns: u64) -> u64 {
         media_ns.saturating_sub(self.ahead_ns) + self.hold_ns()
     }
 
-    /// A leg.
+    /// Returns a leg.
     ///
     /// # Panics
-    /// The session has no such leg.
+    /// Panics if the session has no such leg.
     #[must_use]
     #[inline]
     pub fn leg(&self, leg: impl Into<LegId>) -> &Leg {
         &self.legs[leg.into().index()]
     }
 
-    /// The leg that sends the first leg's media; `None`: they only go to listeners.
+    /// Returns the leg that sends the first leg's media. `None`: the stream sends nothing, or forwards packets unchanged.
     #[must_use]
     pub fn target(&self) -> Option<LegId> {
         let flow = self.flows.first();
         (!flow.is_silent).then_some(LegId(flow.to as u8))
     }
 
-    /// The leg that sends the media of this leg.
+    /// Returns the leg that sends the media of this leg.
     #[must_use]
     pub fn receiver_of(&self, leg: impl Into<LegId>) -> &Leg {
         let leg = leg.into().index();
@@ -310,8 +310,8 @@ impl Session {
         &self.legs[flow.map_or(leg, |flow| flow.to)]
     }
 
-    /// Calls `fetch` with the addresses of memory that the next packets touch, so that the caller can prefetch it: three cache
-    /// lines of 64 bytes at each address.
+    /// Calls `fetch` with addresses in the memory that the next packets touch. The caller can then prefetch three cache lines of 64 bytes
+    /// at each address.
     #[inline]
     pub fn prefetch(&self, mut fetch: impl FnMut(*const u8)) {
         self.flows.prefetch(&mut fetch);
@@ -321,7 +321,7 @@ impl Session {
         }
     }
 
-    /// Calls `fetch` with the address of memory that this leg's next packet touches if it is tapped.
+    /// Calls `fetch` with an address in the memory that this leg's next packet touches if the leg is tapped.
     #[inline]
     pub fn prefetch_tap(&self, leg: impl Into<LegId>, fetch: impl FnOnce(*const u8)) {
         let leg = leg.into().index();
@@ -330,7 +330,7 @@ impl Session {
         }
     }
 
-    /// Counters and gauges.
+    /// Returns the counters and gauges.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         SessionStats {
@@ -340,7 +340,7 @@ impl Session {
         }
     }
 
-    /// Counters of the direction that this leg's media takes.
+    /// Returns the counters of the direction of this leg's media.
     #[must_use]
     pub fn direction_stats(&self, leg: impl Into<LegId>) -> DirectionStats {
         let leg = leg.into().index();
@@ -348,7 +348,7 @@ impl Session {
         flow.map_or_else(DirectionStats::default, Flow::stats)
     }
 
-    /// The state of a call that another process needs to continue it. Settings are not part of it. `None`: not a call.
+    /// Returns the state that another process needs to continue a call. Settings are not part of it. `None`: the session is not a call.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Option<CallState> {
         let [a, b] = &self.legs[..] else {
@@ -364,8 +364,8 @@ impl Session {
         })
     }
 
-    /// Continues from another process's state, with its SSRCs, and with numbers and timestamps that continue. Only for a call
-    /// that has neither sent nor received. Returns how many sequence numbers were skipped towards each party, A first.
+    /// Continues from the state of another process, with its SSRCs, and with numbers and timestamps that follow. Call this only for a call
+    /// that has neither sent nor received anything. Returns how many sequence numbers were skipped towards each party, A first.
     pub fn restore(&mut self, now_ns: u64, state: &CallState, outage: Outage) -> [u16; 2] {
         [0, 1].map(|index: usize| {
             let direction = &state.directions[1 - index];
@@ -383,7 +383,7 @@ impl Session {
         })
     }
 
-    /// Hands over all packets received from a leg that were not forwarded yet: [`Leg::give_up`](crate::leg::Leg::give_up).
+    /// Gives up all packets that were received from a leg and not forwarded yet: see [`Leg::give_up`](crate::leg::Leg::give_up).
     pub fn give_up(
         &mut self,
         now_ns: u64,
@@ -393,20 +393,20 @@ impl Session {
         self.legs[leg.into().index()].give_up(now_ns, give);
     }
 
-    /// Receives without sending until [`go_on`](Self::go_on). Only for a stream that has not been polled and whose jitter buffer
-    /// releases packets [at their deadline](crate::jitter::Release::AtDeadline); other buffers do not keep the packets.
+    /// Receives without sending until [`go_on`](Self::go_on). Call this only for a stream that has not been polled, and whose jitter buffer
+    /// releases packets [at their deadline](crate::jitter::Release::AtDeadline). Other buffers do not keep the packets.
     pub fn hold(&mut self) {
         self.hold = Some(Box::new(Hold::On));
     }
 
-    /// Time after which an unsent packet is dropped, counted from when it was due.
+    /// Returns the time after which an unsent packet is dropped, counted from when it was due.
     #[inline]
     pub(super) fn hold_ns(&self) -> u64 {
         self.hold.as_ref().map_or(0, |hold| hold.delay_ns())
     }
 
-    /// Ends the [`hold`](Self::hold) at the next poll. Output continues after the last packet that another process has forwarded
-    /// or, if that is unknown, with the packets due from now on.
+    /// Ends the [`hold`](Self::hold) at the next poll. The output continues after the last packet that another process has forwarded. If
+    /// that is unknown, it continues with the packets that are due from now on.
     pub fn go_on(&mut self, state: Option<LineState>) {
         if let Some(hold) = &mut self.hold
             && matches!(**hold, Hold::On)
@@ -415,7 +415,7 @@ impl Session {
         }
     }
 
-    /// The state of a stream that has stopped, for the process that continues it. Packets that are still queued here are left to
+    /// Returns the state of a stream that has stopped, for the process that continues it. Packets that are still queued here are left to
     /// that process.
     #[must_use]
     pub fn state(&self, now_ns: u64) -> LineState {
@@ -435,7 +435,7 @@ impl Session {
     }
 }
 
-/// The soonest of some times.
+/// The earliest of several times.
 struct Soonest(Option<u64>);
 
 impl Soonest {

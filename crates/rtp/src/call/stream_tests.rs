@@ -93,7 +93,7 @@ impl Bed {
             });
     }
 
-    /// Packets of 20 ms with all optional parts of a header.
+    /// Returns packets of 20 ms with all optional parts of a header.
     fn stream(&mut self, payload_type: u8, packets: u32) -> Vec<Vec<u8>> {
         (0..packets)
             .map(|number| {
@@ -130,7 +130,7 @@ impl Bed {
             .collect()
     }
 
-    /// The reports sent to an address.
+    /// Returns the reports sent to an address.
     fn reports_to(&self, address: SocketAddr) -> Vec<&[u8]> {
         let sent = self.sent.iter();
         sent.filter(|(channel, to, _)| (*channel, *to) == (Channel::Rtcp, address))
@@ -146,7 +146,7 @@ fn unchanged_packets_are_forwarded_byte_for_byte() {
     from.payloads = any.clone();
     let mut to = target(&[pcmu()]);
     to.payloads = any;
-    // G.729: this crate has no codec for it.
+    // 18 is G.729, for which this crate has no codec.
     for payload_type in [0, 18, 97] {
         let mut bed = Bed::new(from.clone(), Target::Verbatim(to.clone()));
         let said = bed.stream(payload_type, 500);
@@ -158,7 +158,7 @@ fn unchanged_packets_are_forwarded_byte_for_byte() {
             .collect();
         let said: Vec<_> = said.into_iter().map(|bytes| (listener(), bytes)).collect();
         assert_eq!(heard, said, "{payload_type}");
-        // Reports to the listener have the sender's SSRC, and are about it. Reports to the sender have ours.
+        // Reports to the listener have the sender's SSRC, and are about it. Reports to the sender have our SSRC.
         let to_listener = bed.reports_to(next_port(listener()));
         assert!(
             to_listener
@@ -189,7 +189,7 @@ fn converted_packets_go_to_the_listener_and_reports_to_both() {
         );
         assert_eq!(packet.seq(), SeqNum(65_500).plus(index as u16));
     }
-    // RFC 3550, section 6.4: the listener gets a sender report, the sender a receiver report.
+    // The listener gets a sender report, and the sender a receiver report (RFC 3550, section 6.4).
     let to_listener = bed.reports_to(next_port(listener()));
     let to_sender = bed.reports_to(next_port(sender()));
     assert!(to_listener.len() >= 2 && to_sender.len() >= 2);
@@ -265,8 +265,8 @@ fn stream_without_a_destination_only_listens() {
     );
 }
 
-/// A normaliser looks ahead. Audio that it holds when the party pauses leaves during the pause, with the right timestamps. The
-/// far side gets the pause too. No packet is sent that did not arrive.
+/// A normaliser looks ahead, so it delays audio. When the party pauses, that audio leaves during the pause, with the right timestamps. The
+/// far side gets the pause too. No packet is sent for which none arrived.
 #[test]
 fn audio_held_by_a_filter_leaves_in_a_pause() {
     #[derive(Debug)]
@@ -285,8 +285,8 @@ fn audio_held_by_a_filter_leaves_in_a_pause() {
     let mut bed = Bed::new(source(&[pcmu()]), Target::Other(target(&[pcmu()])));
     bed.stream
         .set_filter(LegId::A, Box::new(Late(Default::default())));
-    // Talkspurts of a second, each packet of one code, which no codec changes. Pauses are longer and shorter than the filter's
-    // delay.
+    // The talkspurts last a second. Each packet consists of one code, which no codec changes. The pauses are longer or shorter than the
+    // filter's delay.
     let starts_ms = [0, 3000, 4200, 5300, 8000];
     let mut said = Vec::new();
     for (talk, start_ms) in starts_ms.into_iter().enumerate() {
@@ -321,7 +321,7 @@ fn audio_held_by_a_filter_leaves_in_a_pause() {
             packet.seq().0,
             packets[0].seq().0.wrapping_add(index as u16)
         );
-        // The delays of the jitter buffer and the filter, plus the time to detect a pause.
+        // The packets are late by the delays of the jitter buffer and the filter, and by the time to detect a pause.
         let late_ms = sent_ms - at_ms;
         assert!(
             (LATE_MS..LATE_MS + 160).contains(&late_ms),
@@ -330,7 +330,7 @@ fn audio_held_by_a_filter_leaves_in_a_pause() {
     }
 }
 
-/// A packet of 20 ms.
+/// Returns a packet of 20 ms.
 fn packet(number: u32) -> Vec<u8> {
     let mut bytes = vec![0x80, 0];
     bytes.extend((number as u16).wrapping_sub(60).to_be_bytes());
@@ -340,7 +340,7 @@ fn packet(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Hands a stream over: both processes hear the sender, and the second one gets the state `late_ms` after the first has stopped.
+/// Hands over a stream. Both processes hear the sender, and the second one gets the state `late_ms` after the first one has stopped.
 fn handed_over(stream: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut first, mut second) = (stream(1), stream(2));
     second.stream.hold();
@@ -376,7 +376,7 @@ fn handed_over(stream: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<V
     (rtp(first), rtp(second))
 }
 
-/// Configured as in the gateway.
+/// Returns the settings of a leg, as in the gateway.
 fn at_deadline(payloads: &[Payload]) -> LegConfig {
     let mut config = source(payloads);
     config.jitter.release = crate::jitter::Release::AtDeadline;
@@ -400,7 +400,7 @@ fn a_stream_that_is_handed_over_sends_one_stream() {
         Bed::new(at_deadline(&[pcmu()]), Target::Other(Box::new(target)))
     };
     let verbatim = |_| Bed::new(at_deadline(&[pcmu()]), Target::Verbatim(target(&[pcmu()])));
-    // If codecs differ, converter and encoder hold some audio, which is missing.
+    // If the codecs differ, the audio that is in the converter and the encoder is lost.
     type Make<'a> = &'a dyn Fn(u8) -> Bed;
     let streams: [(Make<'_>, u32, i64); 3] = [
         (&to_pcma, 160, 0),
@@ -428,7 +428,7 @@ fn a_stream_that_is_handed_over_sends_one_stream() {
     }
 }
 
-/// The previous owner has died: its last packet is unknown.
+/// The previous owner has died, so its last packet is unknown.
 #[test]
 fn held_stream_without_state_resumes_with_due_packets() {
     let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));
@@ -442,11 +442,11 @@ fn held_stream_without_state_resumes_with_due_packets() {
         bed.hand_in(Channel::Rtp, sender(), &packet(number));
         bed.wait_ms(20);
     }
-    // No burst: only the packets that were due since then.
+    // The packets do not come in a burst, but only those that were due since then are sent.
     assert!((9..=11).contains(&bed.rtp_ms.len()), "{:?}", bed.rtp_ms);
 }
 
-/// Timers of a held stream would cause a poll in each slice.
+/// If a held stream had timers, it would be polled in each slice.
 #[test]
 fn a_held_stream_sleeps_between_packets() {
     let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));
@@ -460,7 +460,7 @@ fn a_held_stream_sleeps_between_packets() {
     assert_eq!(bed.sent, []);
 }
 
-/// RFC 5761, section 3: with multiplexing, RTP and RTCP use one port.
+/// With multiplexing, RTP and RTCP use one port (RFC 5761, section 3).
 #[test]
 fn reports_leave_from_the_port_that_the_parties_agreed_on() {
     for (mux, port) in [(false, Channel::Rtcp), (true, Channel::Rtp)] {

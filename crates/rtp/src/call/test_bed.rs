@@ -1,4 +1,4 @@
-//! A call in virtual time, with which the tests of calls work.
+//! A call in virtual time, for the tests of calls.
 
 use std::collections::VecDeque;
 use std::f64::consts::TAU;
@@ -72,7 +72,7 @@ pub(super) const TONE_HZ: f64 = 997.0;
 /// Amplitude of the test tone: -12 dB.
 pub(super) const LEVEL: f64 = 0.251_188_6;
 
-/// A call in virtual time; A speaks, B listens.
+/// A call in virtual time, in which A speaks and B listens.
 pub(super) struct Bed {
     pub(super) call: Session,
     pub(super) scratch: Scratch,
@@ -129,7 +129,7 @@ impl Bed {
         bytes
     }
 
-    /// Sends A's packet now; the timestamp does not advance.
+    /// Sends a packet from A now. The timestamp does not advance.
     pub(super) fn speak(&mut self, payload_type: u8, payload: &[u8]) {
         let bytes = self.packet(payload_type, false, payload);
         self.hand_in(&bytes);
@@ -148,7 +148,7 @@ impl Bed {
         self.poll_with(true);
     }
 
-    /// Polls as the owner does while datagrams may be unread.
+    /// Polls as the owner does while there may be unread datagrams.
     pub(super) fn poll_before_loss(&mut self) {
         self.poll_with(false);
     }
@@ -193,7 +193,7 @@ impl Bed {
         self.now_ns = until_ns;
     }
 
-    /// A sends a tone for this long in packets of `packet_ms`; `lost` packets do not arrive.
+    /// Lets A send a tone for this long, in packets of `packet_ms`. `lost` selects packets that do not arrive.
     pub(super) fn tone(
         &mut self,
         from: Format,
@@ -223,7 +223,7 @@ impl Bed {
         }
     }
 
-    /// B's decoded audio: a packet after a gap in the numbers is concealed, as a phone does.
+    /// Returns B's decoded audio. A packet after a gap in the numbers is concealed, as a phone does.
     pub(super) fn decoded(&self, to: Format) -> Vec<f32> {
         let mut decoder = Decoder::new(to).unwrap();
         let mut pcm = Vec::new();
@@ -258,7 +258,7 @@ impl Bed {
         }
     }
 
-    /// From the first packet's timestamp to the end of the last one, in ms.
+    /// Returns the time from the first packet's timestamp to the end of the last packet, ms.
     pub(super) fn heard_ms(&self, to: Format) -> f64 {
         let (first, last) = (&self.heard[0], self.heard.last().unwrap());
         let mut decoder = Decoder::new(to).unwrap();
@@ -267,7 +267,7 @@ impl Bed {
         end.distance_from(first.time) as f64 * 1000.0 / f64::from(to.clock_rate_hz)
     }
 
-    /// The audio that B hears, with silence for missing packets.
+    /// Returns the audio that B hears, with silence for missing packets.
     pub(super) fn decoded_with_silence(&self, to: Format) -> Vec<f32> {
         let mut decoder = Decoder::new(to).unwrap();
         let mut pcm = Vec::new();

@@ -10,7 +10,7 @@ use crate::jitter::{self};
 use crate::leg::LegConfig;
 use crate::leg::{Payload, PayloadMap};
 
-/// Common formats, one of each kind.
+/// Returns common formats, one of each kind.
 fn formats() -> Vec<Format> {
     vec![
         format(Encoding::Pcmu, 8000, 1),
@@ -29,7 +29,7 @@ fn formats() -> Vec<Format> {
     ]
 }
 
-/// Amplitude of the part of a signal at this frequency: its discrete Fourier transform there, with a Hann window.
+/// Returns the amplitude that a signal has at this frequency, from its discrete Fourier transform with a Hann window.
 fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
     let length = signal.len() as f64;
     let (mut re, mut im) = (0.0, 0.0);
@@ -43,14 +43,15 @@ fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
     2.0 * re.hypot(im) / length
 }
 
-/// Frequency of the greatest amplitude near the tone, and level in dB relative to the sent one, for each channel.
+/// Measures the tone in each channel. Returns the frequency of the greatest amplitude near the tone, and the level in dB relative to the
+/// sent tone.
 fn measure(pcm: &[f32], to: Format) -> Vec<(f64, f64)> {
     let rate_hz = f64::from(to.sample_rate_hz);
     (0..usize::from(to.channels))
         .map(|channel| {
             let samples = pcm.iter().skip(channel).step_by(usize::from(to.channels));
             let samples: Vec<f64> = samples.map(|sample| f64::from(*sample)).collect();
-            // Skips the start and the end.
+            // Leave out the start and the end.
             let quarter = samples.len() / 4;
             let middle = &samples[quarter..samples.len() - quarter];
             let at = |hz: f64| amplitude_at(middle, rate_hz, hz);
@@ -62,7 +63,7 @@ fn measure(pcm: &[f32], to: Format) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Packets that fit a datagram: 4 ms of eight channels of L24.
+/// Returns the longest packet time in ms that fits a datagram: 4 ms for eight channels of L24.
 fn packet_ms(format: Format) -> u64 {
     let most = format.max_frames_for(1440).unwrap_or(usize::MAX);
     let fits = |ms: &u64| {
@@ -96,8 +97,8 @@ fn every_pair_of_formats_keeps_frequency_level_and_time() {
     }
 }
 
-/// Losses neither shift nor stretch the audio. A twentieth of the packets is lost, one at a time. The same holds if time is too
-/// short to conceal them: then the far side sees a gap in the numbers for each.
+/// Losses neither shift nor stretch the audio. A twentieth of the packets is lost, one at a time. The same holds if there is no time to
+/// conceal them. In that case, the far side sees a gap in the numbers for each.
 #[test]
 fn losses_neither_shorten_nor_lengthen_the_audio() {
     for from in formats() {
@@ -136,7 +137,7 @@ fn losses_neither_shorten_nor_lengthen_the_audio() {
                 .filter(|pair| pair[1].seq != pair[0].seq.plus(1))
                 .count();
             let expected = if is_passed { lost } else { left };
-            // A loss within a packet is a hole in it.
+            // If only a part of a packet is lost, there is a gap within the packet.
             if packet_ms == 20 || is_passed {
                 assert_eq!(gaps as u64, expected, "{name}");
             }
@@ -144,7 +145,7 @@ fn losses_neither_shorten_nor_lengthen_the_audio() {
     }
 }
 
-/// Losses are concealed until the budget is used up: one unit for each, by definition. Later losses need a new budget.
+/// Losses are concealed until the budget is used up. By definition, each loss costs one unit. Later losses need a new budget.
 #[test]
 fn concealment_is_bounded_by_the_elapsed_time() {
     let (pcmu, pcma) = (
@@ -162,7 +163,7 @@ fn concealment_is_bounded_by_the_elapsed_time() {
     }
 }
 
-/// The requirement: "PCMU in, PCMU out at another packet time must be byte-exact".
+/// The requirement is: "PCMU in, PCMU out at another packet time must be byte-exact".
 #[test]
 fn another_packet_time_changes_no_byte() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -198,7 +199,7 @@ fn another_packet_time_changes_no_byte() {
     }
 }
 
-/// The sender repeats a tiny packet after a gap. The output is bounded by the input plus a tail, in packets and in bytes.
+/// The sender repeats a tiny packet after a gap. The output has no more packets and bytes than the input plus a tail.
 #[test]
 fn gaps_in_sequence_numbers_cause_no_amplification() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -211,7 +212,7 @@ fn gaps_in_sequence_numbers_cause_no_amplification() {
                 };
                 let (a, b) = ([Payload::audio(96, pcmu)], [Payload::audio(97, to)]);
                 if Direction::new(direction, &PayloadMap::new(&b).unwrap()).is_err() {
-                    continue; // 20 ms of it do not fit a datagram.
+                    continue; // 20 ms in this format do not fit a datagram
                 }
                 let config = Bed::new(&a, &[Payload::audio(97, to)], DirectionConfig::default());
                 drop(config);
@@ -219,7 +220,7 @@ fn gaps_in_sequence_numbers_cause_no_amplification() {
                     direction,
                     &PayloadMap::new(&[Payload::audio(97, to)]).unwrap(),
                 ) else {
-                    continue; // 20 ms of it do not fit a datagram.
+                    continue; // 20 ms in this format do not fit a datagram
                 };
                 let mut bed = Bed::new(&a, &b, direction);
                 for _ in 0..500 {
@@ -229,7 +230,7 @@ fn gaps_in_sequence_numbers_cause_no_amplification() {
                     bed.wait_ms(20);
                 }
                 bed.wait_ms(1000);
-                let tail = (TAIL_NS_MAX / MS) as usize; // With 1 ms per packet.
+                let tail = (TAIL_NS_MAX / MS) as usize; // packets with 1 ms each
                 let name = format!("{to}, {gap}, {packet_ns}");
                 assert!(
                     bed.heard.len() <= bed.sent + tail,
@@ -261,7 +262,7 @@ fn digits_get_the_far_sides_number_and_rate() {
         let audio = bed.heard.len();
         let end = &bed.heard[audio - 1];
         let began = end.time.plus(to_hz / 50);
-        // Digit 5 for 150 ms, its end three times (RFC 4733, section 2.5.1.4), while the sender's timestamps stop.
+        // The sender presses digit 5 for 150 ms, sends its end three times (RFC 4733, section 2.5.1.4), and stops its timestamps meanwhile.
         for step in 1..=6_u32 {
             let is_end = step >= 4;
             let units = step.min(3) * from_hz / 20;
@@ -286,7 +287,7 @@ fn digits_get_the_far_sides_number_and_rate() {
             assert_eq!(key.marker, index == 0, "{to}");
             assert_eq!(key.time, keys[0].time);
         }
-        // The event begins at the end of the audio, within the codecs' delay.
+        // The event begins at the end of the audio, apart from the delay of the codecs.
         let off_ms = keys[0].time.distance_from(began) * 1000 / i64::from(to_hz);
         assert!((-20..=20).contains(&off_ms), "{from} to {to}: {off_ms} ms");
         assert_eq!(
@@ -359,8 +360,8 @@ fn comfort_noise_is_passed_to_a_side_that_has_it() {
     }
 }
 
-/// A party pauses by Opus's DTX. A side with comfort noise gets comfort noise with the level of the background (RFC 3389: dB
-/// below the power of full scale). A side without it hears a continuous stream.
+/// A party pauses by Opus's DTX. A side with comfort noise gets comfort noise with the level of the background (in dB below the power of
+/// full scale, RFC 3389). A side without it hears a continuous stream.
 #[cfg(feature = "opus")]
 #[test]
 fn opus_pause_becomes_comfort_noise_if_negotiated() {
@@ -400,7 +401,7 @@ fn opus_pause_becomes_comfort_noise_if_negotiated() {
             let mut payload = Vec::new();
             encoder.encode(&pcm, &mut payload).unwrap();
             pauses += u32::from(payload.len() <= 2);
-            // The background as its decoder outputs it before the pause.
+            // This is the background as the decoder outputs it before the pause.
             if !is_speech && pauses == 0 {
                 let mut heard = Vec::new();
                 let mut decoder = Decoder::new(to).unwrap();
@@ -426,7 +427,7 @@ fn opus_pause_becomes_comfort_noise_if_negotiated() {
             bed.assert_continuous(to, &name);
             continue;
         }
-        // The encoder sends the background again now and then.
+        // From time to time, the encoder sends the background again.
         assert!(
             !noise.is_empty() && noise.len() <= 12,
             "{name}: {}",
@@ -564,7 +565,7 @@ fn clip_plays_in_real_time_and_the_party_follows() {
     }
 }
 
-/// By definition, the played part and the rest make the whole, wherever the clip is cut.
+/// By definition, the part that was played and the rest make the whole clip, wherever it is cut.
 #[test]
 fn rest_of_a_clip_resumes_at_its_position() {
     let l16 = format(Encoding::L16, 8000, 1);
@@ -575,7 +576,7 @@ fn rest_of_a_clip_resumes_at_its_position() {
         channels: 1,
         times,
     };
-    // All lengths are whole packets: a partly gathered packet is not sent.
+    // All lengths are whole packets, because a packet that is not full is not sent.
     let part = Part {
         start_frame: 320,
         duration_ns: Some(250 * MS),
@@ -613,7 +614,7 @@ fn rest_of_a_clip_resumes_at_its_position() {
     }
 }
 
-/// Expects the clip itself, repeated and cut.
+/// The far side hears exactly the clip, repeated and cut as requested.
 #[test]
 fn a_part_of_a_clip_is_played() {
     let l16 = format(Encoding::L16, 8000, 1);
@@ -628,7 +629,7 @@ fn a_part_of_a_clip_is_played() {
         start_frame,
         duration_ns: duration_ms.map(|ms| ms * MS),
     };
-    // 8 frames a millisecond.
+    // There are 8 frames in a millisecond.
     for (times, part, frames) in [
         (2, part(0, None), 2000),
         (2, part(300, None), 1700),
@@ -673,7 +674,7 @@ fn a_part_of_a_clip_is_played() {
 #[test]
 fn tap_gets_audio_with_concealed_losses() {
     for from in formats() {
-        // The tap gets the audio as the far side would get it if it were re-encoded.
+        // The tap gets the audio that the far side would get if it was re-encoded.
         let pcmu = format(Encoding::Pcmu, 8000, 1);
         let by_codes = [Encoding::Pcmu, Encoding::Pcma].contains(&from.encoding);
         let as_heard = if by_codes { from } else { pcmu };
@@ -694,7 +695,7 @@ fn tap_gets_audio_with_concealed_losses() {
         let ms = pcm.len() as u64 * 1000
             / (u64::from(as_heard.sample_rate_hz) * u64::from(as_heard.channels));
         assert!((1979..=2001).contains(&ms), "{from}: {ms} ms");
-        // Without a reader, the tap is bounded, and drops are counted.
+        // If nothing reads the tap, its length is bounded, and the audio that is dropped is counted.
         bed.tone(from, packet_ms(from), 3000, |_| false);
         pcm.clear();
         bed.call
@@ -720,7 +721,7 @@ fn a_packet_time_that_does_not_fit_is_refused() {
         };
         Direction::new(config, &to).unwrap_err().to_string()
     };
-    // 882 frames of two bytes.
+    // The packet would have 882 frames of two bytes.
     let error = refused(20 * MS);
     assert!(
         error.contains("20000 µs") && error.contains("1500 bytes"),
@@ -732,7 +733,7 @@ fn a_packet_time_that_does_not_fit_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Malformed packets cause no panic and no more output than input, on every route.
+    /// On no route do malformed packets cause a panic, or more output than there was input.
     #[test]
     fn any_input_causes_neither_panic_nor_amplification(
         from in 0_usize..13,
@@ -777,8 +778,8 @@ proptest! {
     }
 }
 
-/// A jitter buffer of 40 ms covers 40 ms: docs/tuning.md. The owner polls in slices, half a slice ahead; it reads all datagrams
-/// that have arrived and polls after each.
+/// A jitter buffer of 40 ms covers 40 ms, as docs/tuning.md says. The owner polls in slices, half a slice ahead. It reads all datagrams
+/// that have arrived, and polls after each.
 #[test]
 fn packet_within_the_latency_is_never_lost() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);

@@ -1,13 +1,13 @@
-//! Maps one side's timestamps to the other's.
+//! Maps the timestamps of one side to those of the other.
 
 use crate::id::{NS_PER_S, RtpTime};
 
-/// Mapping from incoming to outgoing timestamps.
+/// The mapping from incoming to outgoing timestamps.
 ///
-/// Outgoing timestamps keep the distances of the incoming ones, at the outgoing clock rate. If the incoming timestamps restart,
-/// the outgoing ones continue after a pause. The pause is as long as the one between the play times.
+/// Outgoing timestamps keep the distances of the incoming ones, at the outgoing clock rate. If the incoming timestamps restart, the
+/// outgoing ones continue after a pause, which is as long as the pause between the play times.
 ///
-/// The anchor moves with the stream in whole seconds, so that rounding does not add up.
+/// The anchor moves along with the stream in whole seconds, so that rounding errors do not add up.
 #[derive(Debug)]
 pub(super) struct TimeMap {
     from: RtpTime,
@@ -15,7 +15,7 @@ pub(super) struct TimeMap {
     from_hz: u32,
     to_hz: u32,
     is_anchored: bool,
-    /// End of the sent audio.
+    /// The timestamp at the end of the sent audio.
     end: RtpTime,
     end_play_ns: u64,
     has_sent: bool,
@@ -42,18 +42,18 @@ impl TimeMap {
         }
     }
 
-    /// Detaches the next incoming timestamp from the previous ones.
+    /// Detaches the next incoming timestamp from the previous ones, because the sender's timestamps restart.
     pub(super) fn restart(&mut self) {
         self.is_anchored = false;
     }
 
-    /// Starts another input's timestamps at `now_ns`, whatever its own times are.
+    /// Starts the timestamps of another input at `now_ns`, whatever the input's own times are.
     pub(super) fn restart_at(&mut self, now_ns: u64) {
         self.is_anchored = false;
         self.begin_play_ns = now_ns;
     }
 
-    /// The outgoing timestamp of `time`, which is played at `play_ns`. Rates are units per second, not 0.
+    /// Returns the outgoing timestamp for `time`, which is played at `play_ns`. Rates are in units per second, and not 0.
     #[inline]
     pub(super) fn map(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) -> RtpTime {
         if !self.is_anchored || (from_hz, to_hz) != (self.from_hz, self.to_hz) {
@@ -73,30 +73,30 @@ impl TimeMap {
         self.to.plus((units * to_rate).div_euclid(from_rate) as u32)
     }
 
-    /// The outgoing timestamp of inserted audio to be played at `play_ns`, not before the end of the sent audio. The incoming
-    /// audio starts again after it.
+    /// Returns the outgoing timestamp for inserted audio that is played at `play_ns`. It is not before the end of the sent audio. After the
+    /// inserted audio, the incoming timestamps restart.
     pub(super) fn at(&mut self, play_ns: u64, to_hz: u32) -> RtpTime {
         self.restart();
         self.map(RtpTime(0), play_ns, to_hz, to_hz)
     }
 
-    /// Play time of the end of the sent audio.
+    /// Returns the play time of the end of the sent audio.
     pub(super) fn end_play_ns(&self) -> u64 {
         self.end_play_ns
     }
 
-    /// Outgoing units per second.
+    /// Returns the outgoing clock rate in units per second.
     pub(super) fn rate_hz(&self) -> u32 {
         self.to_hz
     }
 
-    /// `time`, or the end of the sent audio if that is later: re-encoded audio may be longer than the input by part of a packet.
+    /// Returns `time`, or the end of the sent audio if that is later. Re-encoded audio may be longer than the input by a part of a packet.
     pub(super) fn not_before_end(&self, time: RtpTime) -> RtpTime {
         let is_behind = self.has_sent && time.distance_from(self.end) < 0;
         if is_behind { self.end } else { time }
     }
 
-    /// Play time of the outgoing timestamp `time`, if anything was sent.
+    /// Returns the play time of the outgoing timestamp `time`, if anything was sent.
     pub(super) fn play_ns(&self, time: RtpTime) -> Option<u64> {
         let units = time.distance_from(self.end);
         let ns = units * NS_PER_S as i64 / i64::from(self.to_hz);
@@ -121,7 +121,7 @@ impl TimeMap {
         self.is_anchored = true;
     }
 
-    /// Notes that `units` were sent from `to` on, played at `play_ns`.
+    /// Notes that `units` were sent from the timestamp `to` on, to be played at `play_ns`.
     #[inline]
     pub(super) fn note_sent(&mut self, to: RtpTime, units: u32, play_ns: u64) {
         let ns = u64::from(units) * NS_PER_S / u64::from(self.to_hz);
@@ -131,23 +131,23 @@ impl TimeMap {
     }
 }
 
-/// The position of a direction's timestamps, for another process.
+/// The position of a direction's timestamps, for the process that continues it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeState {
-    /// The timestamp after the last sent audio.
+    /// The timestamp that follows the last sent audio.
     pub end: RtpTime,
-    /// Its play time, relative to the snapshot, ns.
+    /// Play time of that timestamp, relative to the snapshot, ns.
     pub end_in_ns: i64,
     /// Units per second.
     pub clock_rate_hz: u32,
 }
 
-/// Mapping from incoming to outgoing timestamps, for another process that receives the same sender.
+/// The mapping from incoming to outgoing timestamps, for another process that receives from the same sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anchor {
     /// An incoming timestamp.
     pub from: RtpTime,
-    /// The outgoing timestamp for it.
+    /// The outgoing timestamp that corresponds to it.
     pub to: RtpTime,
     /// Incoming units per second.
     pub from_hz: u32,
@@ -156,7 +156,7 @@ pub struct Anchor {
 }
 
 impl TimeMap {
-    /// The mapping; `None` if the next timestamps are detached from the previous ones.
+    /// Returns the mapping. `None`: the next timestamps are detached from the previous ones.
     pub(super) fn take_anchor(&self) -> Option<Anchor> {
         self.is_anchored.then_some(Anchor {
             from: self.from,
@@ -173,7 +173,7 @@ impl TimeMap {
         (self.is_anchored, self.shift_ns) = (true, 0);
     }
 
-    /// The position of the outgoing timestamps; `None` if nothing was sent yet.
+    /// Returns the position of the outgoing timestamps. `None`: nothing was sent yet.
     pub(super) fn snapshot(&self, now_ns: u64) -> Option<TimeState> {
         self.has_sent.then(|| TimeState {
             end: self.end,
@@ -182,7 +182,7 @@ impl TimeMap {
         })
     }
 
-    /// Continues after `elapsed_ns`, which the timestamps count as a pause.
+    /// Continues after `elapsed_ns`, which the timestamps include as a pause.
     pub(super) fn restore(&mut self, now_ns: u64, state: TimeState, elapsed_ns: u64) {
         let elapsed_ns = elapsed_ns.min(PAUSE_NS_MAX).cast_signed();
         let end_in_ns = state
@@ -199,7 +199,7 @@ impl TimeMap {
     }
 }
 
-/// Maximum pause that timestamps count. Longer ones are ambiguous: an hour at 90 kHz is far from half the range of timestamps.
+/// Maximum pause that timestamps include. Longer ones would be ambiguous. An hour at 90 kHz is still far from half the range of timestamps.
 const PAUSE_NS_MAX: u64 = 3600 * NS_PER_S;
 
 #[cfg(test)]
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// A clock that stopped or is behind does not catch up later.
+    /// If the clock of an input stops or is behind, it does not catch up later.
     #[test]
     fn another_input_begins_when_it_is_heard() {
         let mut map = TimeMap::new(RtpTime(1000));
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(map.map(RtpTime(5), 0, 8000, 8000), RtpTime(1000));
         map.note_sent(RtpTime(1000), 160, 0);
         map.restart();
-        // 20 ms of audio, then 480 ms of nothing.
+        // There are 20 ms of audio, and then nothing for 480 ms.
         let to = map.map(RtpTime(4_000_000_000), 500 * MS, 8000, 8000);
         assert_eq!(to, RtpTime(1000 + 4000));
         map.note_sent(to, 160, 500 * MS);

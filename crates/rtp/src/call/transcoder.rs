@@ -1,5 +1,5 @@
-//! Converts one direction without legs: takes packets in order and losses, returns packets. For callers with their own sessions
-//! and jitter buffers.
+//! Converts one direction without legs, for callers with their own sessions and jitter buffers. The input consists of packets in order and
+//! of losses, and the output of packets.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::packet::Packet;
 pub struct TranscoderConfig {
     /// Payload types of the input.
     pub from: Arc<PayloadMap>,
-    /// Treats payload types that are missing in `from` as the audio of `from`.
+    /// Whether payload types that are missing in `from` are treated as the audio of `from`.
     pub is_any_audio: bool,
     /// Payload types of the output, the preferred audio first.
     pub to: Arc<PayloadMap>,
@@ -23,7 +23,7 @@ pub struct TranscoderConfig {
     pub direction: DirectionConfig,
     /// The outgoing SSRC.
     pub ssrc: Ssrc,
-    /// The first outgoing sequence number: random (RFC 3550, section 5.1).
+    /// The first outgoing sequence number, which must be random (RFC 3550, section 5.1).
     pub first_seq: SeqNum,
 }
 
@@ -32,11 +32,12 @@ pub struct TranscoderConfig {
 pub struct Transcoded<'a> {
     /// The packet.
     pub bytes: &'a [u8],
-    /// Play time of its first sample, ns, on the clock of the incoming packets.
+    /// Play time of the packet's first sample, ns, on the clock of the incoming packets.
     pub play_ns: u64,
 }
 
-/// See the module. Outgoing sequence numbers are consecutive; losses are concealed, with no more audio than was received.
+/// Converts one direction: see the module documentation. Outgoing sequence numbers are consecutive. Losses are concealed, with no more
+/// audio than was received.
 ///
 /// **Contract.** After each `handle_*`, [`finish`](Self::finish) and [`reconfigure`](Self::reconfigure), drain
 /// [`poll_packet`](Self::poll_packet) with the same scratch, before another transcoder uses it.
@@ -60,7 +61,7 @@ impl Transcoder {
     /// Creates a transcoder.
     ///
     /// # Errors
-    /// The packet time is not possible with the format.
+    /// Fails if the packet time is not possible with the format.
     pub fn new(config: TranscoderConfig) -> Result<Transcoder, SessionError> {
         let mut direction = Direction::new(config.direction, &config.to)?;
         direction.mend_all();
@@ -83,10 +84,10 @@ impl Transcoder {
         })
     }
 
-    /// Changes the formats; the outgoing stream continues with its SSRC, numbers and timestamps.
+    /// Changes the formats. The outgoing stream continues with its SSRC, numbers and timestamps.
     ///
     /// # Errors
-    /// See [`new`](Self::new); on an error nothing changes.
+    /// Fails as [`new`](Self::new) does. In this case, nothing changes.
     pub fn reconfigure(
         &mut self,
         config: TranscoderConfig,
@@ -104,8 +105,8 @@ impl Transcoder {
         Ok(())
     }
 
-    /// Takes the next packet in order, to be played at `play_ns`; `None`: right after the previous one. `is_restart`: its number
-    /// and timestamp do not follow from the previous packets.
+    /// Handles the next packet in order. It is played at `play_ns`, or right after the previous one if that is `None`. `is_restart` means
+    /// that its number and timestamp do not follow from the previous packets.
     pub fn handle_packet(
         &mut self,
         bytes: &[u8],
@@ -148,7 +149,7 @@ impl Transcoder {
         );
     }
 
-    /// Takes a loss of `duration_ns`, to be played from `play_ns` on.
+    /// Handles a loss of `duration_ns`, which begins at `play_ns`, or right after the previous packet if that is `None`.
     pub fn handle_loss(&mut self, play_ns: Option<u64>, duration_ns: u64, scratch: &mut Scratch) {
         scratch.made.clear();
         if self.last_ssrc.is_none() {
@@ -171,7 +172,7 @@ impl Transcoder {
         self.next_play_ns = play_ns.saturating_add(duration_ns);
     }
 
-    /// Ends the stream: queued audio leaves now.
+    /// Ends the stream. Queued audio can be taken now.
     pub fn finish(&mut self, scratch: &mut Scratch) {
         scratch.made.clear();
         self.with_out(scratch, |direction, work, out| direction.finish(work, out));
@@ -208,7 +209,7 @@ impl Transcoder {
         self.packets_made += (made.len() - before) as u64;
     }
 
-    /// The next outgoing packet.
+    /// Returns the next outgoing packet.
     pub fn poll_packet<'a>(&mut self, scratch: &'a mut Scratch) -> Option<Transcoded<'a>> {
         let bytes = scratch.made.next()?;
         let time = bytes.get(4..8)?.try_into().ok()?;
@@ -220,7 +221,7 @@ impl Transcoder {
         })
     }
 
-    /// Total number of packets produced.
+    /// Returns the total number of packets produced.
     #[must_use]
     pub fn packets_made(&self) -> u64 {
         self.packets_made
@@ -231,25 +232,25 @@ impl Transcoder {
         self.writer.ssrc = ssrc;
     }
 
-    /// The outgoing SSRC.
+    /// Returns the outgoing SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.writer.ssrc
     }
 
-    /// The next outgoing sequence number.
+    /// Returns the next outgoing sequence number.
     #[must_use]
     pub fn next_seq(&self) -> SeqNum {
         self.writer.seq
     }
 
-    /// The longest time that audio waits until a packet is full, ns.
+    /// Returns the longest time that audio waits until a packet is full, ns.
     #[must_use]
     pub fn delay_ns(&self) -> u64 {
         self.config.packet_ns
     }
 
-    /// Counters.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> DirectionStats {
         let stats = self.direction.stats();
@@ -259,7 +260,7 @@ impl Transcoder {
         }
     }
 
-    /// Derives the play time from the distance of the timestamps to the previous packet.
+    /// Derives the play time from the distance of the timestamp to that of the previous packet.
     fn guess_play_ns(&self, time: RtpTime) -> u64 {
         let units = time.distance_from(self.next_time);
         let ns = self.ns_of(units.unsigned_abs().min(u64::from(u32::MAX)) as u32);

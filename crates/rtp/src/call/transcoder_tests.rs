@@ -54,7 +54,7 @@ fn packet(seq: u16, time: u32, payload_type: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sequence number, timestamp, marker, payload type, payload, play time in ms.
+/// Sequence number, timestamp, marker, payload type, payload and play time in ms of a packet that was produced.
 type Made = (u16, u32, bool, u8, Vec<u8>, u64);
 
 struct Bed {
@@ -106,7 +106,7 @@ impl Bed {
     }
 }
 
-/// ITU-T G.711's tables, from the same source as in the other tests: see g711.rs.
+/// Converts codes by the tables of ITU-T G.711, from the same source as in the other tests: see g711.rs.
 fn to_alaw(codes: &[u8]) -> Vec<u8> {
     let code = |code: &u8| g711::ULAW_TO_ALAW[usize::from(*code)];
     codes.iter().map(code).collect()
@@ -118,7 +118,7 @@ fn codes_are_converted_and_renumbered() {
     let codes: Vec<u8> = (0..160).collect();
     bed.handle(&packet(5, 77, 0, &codes), Some(100));
     bed.handle(&packet(6, 237, 0, &codes), Some(120));
-    // RFC 3551, section 4.1: the marker is for the first packet after silence.
+    // The marker is for the first packet after silence (RFC 3551, section 4.1).
     assert_eq!(bed.made[0], (65_535, 1000, true, 8, to_alaw(&codes), 100));
     assert_eq!(bed.made[1], (0, 1160, false, 8, to_alaw(&codes), 120));
 }
@@ -187,7 +187,7 @@ fn loss_is_concealed_and_numbers_continue() {
             assert_eq!((made.0, made.1), (seq, 1000 + i * 160));
             assert_eq!((made.4.len(), made.5), (160, u64::from(i) * 20));
         }
-        // The concealed audio is nearer to the lost audio than silence is.
+        // The concealed audio must be nearer to the lost audio than silence is.
         let error = |heard: &dyn Fn(usize) -> f64| -> f64 {
             let lost = tone(5)
                 .into_iter()
@@ -202,7 +202,7 @@ fn loss_is_concealed_and_numbers_continue() {
     }
 }
 
-/// A sender of few packets gets little concealment, even if its numbers claim more.
+/// If a sender sends few packets, little is concealed, even if its numbers claim more.
 #[test]
 fn gaps_in_sequence_numbers_cause_no_amplification() {
     for gap in [1, 9, 50, 2000] {
@@ -214,7 +214,7 @@ fn gaps_in_sequence_numbers_cause_no_amplification() {
                 bed.lose(u64::from(gap) * 20);
             }
             let bytes: usize = bed.made.iter().map(|made| made.4.len()).sum();
-            // As much as was received, and a tail of 200 ms.
+            // At most as much may leave as was received, plus a tail of 200 ms.
             let tail = 200 * 8;
             assert!(bytes <= 2 * 20 * samples + tail, "{gap} {samples}: {bytes}");
         }
@@ -226,7 +226,7 @@ fn digits_and_noise_pass_between_the_audio() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let event = [5, 0x0a, 0, 160];
     bed.handle(&packet(1, 0, 0, &[0xff; 160]), None);
-    // RFC 4733, section 2.2: all packets of an event have the timestamp of its start.
+    // All packets of an event have the timestamp of its start (RFC 4733, section 2.2).
     bed.handle(&packet(2, 160, 101, &event), None);
     bed.handle(&packet(3, 160, 101, &event), None);
     bed.handle(&packet(4, 320, 13, &[60]), None);
@@ -258,7 +258,7 @@ fn next_sender_continues_after_the_last_one() {
     let mut second = packet(9, 70_000, 0, &[0; 160]);
     second[8] = 1;
     bed.handle(&packet(100, 5000, 0, &[0; 160]), Some(1000));
-    // 100 ms of silence between them, by their play times.
+    // By the play times, there are 100 ms of silence between the packets.
     bed.handle(&second, Some(1120));
     assert_eq!((bed.made[1].0, bed.made[1].1), (0, 1000 + 160 + 800));
 }
@@ -298,7 +298,7 @@ fn linear_audio_is_exact_both_ways() {
     assert_eq!(widens.made[0].4, decoded);
 }
 
-/// Output left in a thread's scratch by one stream does not go to another.
+/// If a stream leaves its output in a thread's scratch, it does not go to another stream.
 #[test]
 fn streams_that_share_a_scratch_get_their_own_packets() {
     let mut one = Bed::new(config(pcmu(), pcma(), 0));

@@ -1,4 +1,4 @@
-//! Encoder side of a direction: gathers, encodes and stamps samples.
+//! The encoder of a direction. It gathers samples, encodes them, and gives the packets their timestamps.
 
 use super::out::Out;
 use super::time_map::TimeMap;
@@ -6,17 +6,17 @@ use crate::codec::{CodecError, Encoder, EncoderSettings, Format};
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::Payload;
 
-/// One side's outgoing audio, encoded from samples.
+/// Outgoing audio of one direction, encoded from samples.
 #[derive(Debug)]
 pub(super) struct Voice {
     pub(super) payload: Payload,
     pub(super) format: Format,
-    /// Packet time that the settings asked for when this was created, ns.
+    /// Packet time that the settings asked for when the encoder was created, ns.
     pub(super) asked_ns: u64,
     encoder: Encoder,
     /// Frames per packet.
     frames: usize,
-    /// Samples not sent yet: less than a packet.
+    /// Samples that were not sent yet, which are less than a packet.
     pcm: Vec<f32>,
     /// Timestamp of the first sample in `pcm`.
     time: RtpTime,
@@ -25,7 +25,7 @@ pub(super) struct Voice {
 }
 
 impl Voice {
-    /// Creates an encoder for packets of `packet_ns`; 0: 20 ms.
+    /// Creates an encoder for packets of `packet_ns`, or of 20 ms if it is 0.
     pub(super) fn new(
         payload: Payload,
         format: Format,
@@ -61,7 +61,7 @@ impl Voice {
         self.frames as u64 * NS_PER_S / u64::from(self.format.sample_rate_hz)
     }
 
-    /// Places the next sample at `time`, played at `play_ns`, if nothing is gathered.
+    /// Gives the next sample the timestamp `time` and the play time `play_ns`, if no samples are gathered.
     pub(super) fn begin(&mut self, time: RtpTime, play_ns: u64) {
         if self.pcm.is_empty() {
             (self.time, self.play_ns) = (time, play_ns);
@@ -98,7 +98,7 @@ impl Voice {
         self.marker = true;
     }
 
-    /// Sends the gathered samples in a shorter packet, if the format allows one; the next audio starts right after it.
+    /// Sends the gathered samples in a shorter packet, if the format allows one. The next audio starts right after it.
     pub(super) fn finish(&mut self, map: &mut TimeMap, out: &mut Out<'_>) {
         let channels = usize::from(self.format.channels);
         let frames = self.pcm.len() / channels;
@@ -121,7 +121,7 @@ impl Voice {
         let encoder = &mut self.encoder;
         let (time, marker) = (self.time, self.marker);
         let units = self.format.clock_units(frames as u32);
-        // The format allows this length, so only the library can refuse; then the packet is skipped.
+        // The format allows this length, so only the library can refuse it. In that case, the packet is skipped.
         let encoded = encoder.encode(pcm, out.begin());
         let is_sent = encoded.is_ok_and(|encoded| !encoded.is_dtx);
         if is_sent {
@@ -134,7 +134,7 @@ impl Voice {
     }
 }
 
-/// Frames of a packet of about this length that the format allows and that fits a datagram.
+/// Returns the number of frames in a packet of about this length that the format allows and that fits a datagram.
 fn packet_frames(format: Format, packet_ns: u64) -> usize {
     let wanted_ns = if packet_ns == 0 {
         PACKET_NS_DEFAULT
@@ -159,12 +159,13 @@ fn packet_frames(format: Format, packet_ns: u64) -> usize {
         .unwrap_or(1)
 }
 
-/// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
+/// Packet time if no other one is requested, ns. "The default packetization interval SHOULD have a duration of 20 ms" (RFC 3551, section
+/// 4.2).
 pub(super) const PACKET_NS_DEFAULT: u64 = 20_000_000;
-/// Usual packet times, the longest first; each encoding allows some of them.
+/// Usual packet times, the longest first. Each encoding allows some of them.
 const PACKET_NS_USUAL: [u64; 9] = [
     60_000_000, 40_000_000, 20_000_000, 10_000_000, 5_000_000, 4_000_000, 1_000_000, 250_000,
     125_000,
 ];
-/// 1500 bytes of Ethernet less the headers of IPv6, UDP and RTP.
+/// Maximum size of a payload: 1500 bytes of Ethernet without the headers of IPv6, UDP and RTP.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1_440;

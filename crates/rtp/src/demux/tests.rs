@@ -69,7 +69,7 @@ fn the_most_specific_filter_wins() {
     for (route, filter) in filters.into_iter().enumerate() {
         assert_eq!(demux.add(filter, route as u32), Ok(()));
         assert_eq!(demux.add(filter, 99), Err(DemuxError::Duplicate));
-        // Each is more specific than the previous ones.
+        // Each filter is more specific than the previous ones.
         for _ in 0..2 {
             assert_eq!(demux.find(0, 4, 7, 0), Lookup::Route(route as u32));
         }
@@ -94,7 +94,7 @@ fn ten_thousand_routes_are_found() {
         let found = demux.lookup(0, address(route * 3), Ssrc(route), PayloadType(0));
         assert_eq!(found, Lookup::Route(route));
     }
-    // With one kind of filter, no flows are remembered.
+    // If all filters are of one kind, no flows are remembered.
     assert_eq!(demux.entries.len(), 10_000);
     demux.assert_sound();
 }
@@ -104,12 +104,13 @@ fn strangers_get_a_route_after_some_packets() {
     let mut demux = Demux::new(Some(LEARNING), 1);
     demux.add(filter(None, None, Some(96)), 1).expect("room");
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation);
-    assert_eq!(demux.find(0, 4, 7, 0), Lookup::Probation); // from elsewhere
+    assert_eq!(demux.find(0, 4, 7, 0), Lookup::Probation); // from another address
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation);
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Stranger);
-    assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // reported once
+    assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // it was reported once
     assert_eq!(demux.learn(0, address(2), Ssrc(7), 5), Ok(()));
-    // Packets of other payload types count too, such as events in addition to speech. Packets of a type that has a route do not.
+    // Packets of other payload types count too, such as events in addition to speech. Packets of a payload type that has a route do not
+    // count.
     for payload_type in [0, 101, 0, 101] {
         assert_eq!(demux.find(0, 2, 7, payload_type), Lookup::Route(5));
     }
@@ -120,7 +121,7 @@ fn strangers_get_a_route_after_some_packets() {
 
 #[test]
 fn idle_routes_expire_and_busy_ones_do_not() {
-    // If a filter uses the payload type, flows are remembered, and their use keeps the route.
+    // If a filter uses the payload type, flows are remembered, and the use of a flow keeps its route.
     for with_flows in [false, true] {
         let mut demux = Demux::new(Some(LEARNING), 1);
         if with_flows {
@@ -219,7 +220,7 @@ fn addresses_differ_by_each_field() {
     }
 }
 
-/// All matching filters, the most specific one first.
+/// Finds the route of the most specific filter that matches.
 fn naive(routes: &[(Filter, u32)], host: u32, ssrc: u32, payload_type: u8) -> Option<u32> {
     let fits = |filter: &Filter| {
         filter.ssrc.is_none_or(|its| its == Ssrc(ssrc))

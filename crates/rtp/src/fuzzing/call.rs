@@ -1,5 +1,5 @@
-//! Targets `leg` and `call`: any packets of two parties and strangers. Each place in a leg belongs to a packet. No more audio
-//! leaves than arrived, plus a tail.
+//! Targets `leg` and `call`: two parties and strangers send any packets. Each place in a leg belongs to a packet. No more audio leaves than
+//! has arrived, plus a tail.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::packet::Packet;
 use crate::session::Profile;
 
 const MS: u64 = 1_000_000;
-/// Maximum steps of an input: a fuzzer's time is better spent on many inputs.
+/// Maximum number of steps of an input. More short inputs find more than a few long ones.
 const STEPS_MAX: usize = 400;
 
 /// Reads an input, followed by zeros.
@@ -100,7 +100,7 @@ fn leg_config(side: Side, choice: u8, flags: u8) -> LegConfig {
     }
 }
 
-/// A sender's numbers, changed by the input.
+/// The numbers of a sender, which the input changes.
 #[derive(Default)]
 struct Numbers {
     seq: u16,
@@ -108,7 +108,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// A datagram: RTP that follows or jumps, or the input's raw bytes.
+    /// Returns a datagram: RTP whose numbers follow or jump, or the raw bytes of the input.
     fn datagram(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let kind = input.byte();
         let len = usize::from(input.byte());
@@ -136,8 +136,8 @@ impl Numbers {
     }
 }
 
-/// Target `leg`. The first byte selects the payload types, the second one the rules. Then each step has a sender, the time
-/// since the previous step, and a datagram.
+/// Runs the target `leg`. The first byte of the input selects the payload types, and the second one the rules. Each following step has a
+/// sender, the time since the previous step, and a datagram.
 pub fn leg(data: &[u8]) {
     let mut input = Input(data);
     let config = leg_config(Side::A, input.byte(), input.byte());
@@ -171,7 +171,7 @@ pub fn leg(data: &[u8]) {
     assert!(given <= taken, "{given} came out, {taken} went in");
 }
 
-/// Takes all media and returns the number of packets.
+/// Takes all media. Returns the number of packets.
 fn drain(leg: &mut Leg, now_ns: u64, may_lose: bool) -> u64 {
     let mut packets = 0;
     while let Some(media) = leg.poll_media(now_ns, may_lose) {
@@ -183,8 +183,8 @@ fn drain(leg: &mut Leg, now_ns: u64, may_lose: bool) -> u64 {
     packets
 }
 
-/// Target `call`: [`leg`] with two parties. The third byte selects the far side's payload types, the fourth the treatment of
-/// A's audio.
+/// Runs the target `call`, which is [`leg`] with two parties. The third byte of the input selects the far side's payload types, and the
+/// fourth what happens to A's audio.
 pub fn call(data: &[u8]) {
     let mut input = Input(data);
     let from = leg_config(Side::A, input.byte(), input.byte());
@@ -246,7 +246,7 @@ pub fn call(data: &[u8]) {
     ledger.check(now_ns);
 }
 
-/// Audio that arrived from A and left for B.
+/// Duration of the audio that arrived from A, and of the audio that left for B.
 struct Ledger {
     from: Arc<PayloadMap>,
     to: Arc<PayloadMap>,
@@ -280,8 +280,8 @@ impl Ledger {
         }
     }
 
-    /// Concealment may add as much audio as arrived; a packet may be padded to a whole one; a digit has a tone for the time that
-    /// has passed.
+    /// Checks that no more audio has left than allowed. Concealment may add as much audio as arrived. A packet may be padded to a whole
+    /// one. A digit may have a tone for the time that has passed.
     fn check(&self, now_ns: u64) {
         let most_ns = 2 * self.came_ns + self.came * 60 * MS + TAIL_NS_MAX + 60 * MS;
         assert!(

@@ -1,11 +1,11 @@
-//! Target `codec`, payloads of audio: for any input, decoders return as many frames as they report, and comfort noise has the
-//! level that it claims.
+//! Target `codec`: payloads of audio. For any input, decoders return as many frames as they report, and comfort noise has the level that it
+//! claims.
 
 use crate::codec::{Decoder, Encoding, Format};
 use crate::comfort::{ComfortGenerator, ComfortNoise};
 
-/// The first byte chooses the format. The other bytes are actions: each is a byte for the action and its length, and that many
-/// bytes.
+/// Runs the target. The first byte of the input chooses the format. The other bytes are actions. Each action is a byte for its kind and
+/// length, and that many bytes.
 pub fn codec(data: &[u8]) {
     let Some((choice, mut rest)) = data.split_first() else {
         return;

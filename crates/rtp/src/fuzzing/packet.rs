@@ -2,7 +2,7 @@
 
 use crate::packet::{Packet, is_rtcp};
 
-/// Any packet that parses lies within its own bytes.
+/// Runs the target. Any packet that can be parsed lies within its own bytes.
 pub fn packet(data: &[u8]) {
     let Ok(packet) = Packet::parse(data) else {
         return;

@@ -8,13 +8,12 @@ use crate::session::{
     Config, Event, MinimumInterval, Profile, RtcpError, RtcpSession, RtpHeader, RtpVerdict,
 };
 
-/// Maximum number of packets that any state of the session sends at one time: a BYE for an old SSRC, an early packet, a regular
-/// one.
+/// Maximum number of packets that a session sends at one time, in any state: a BYE for an old SSRC, an early packet, and a regular one.
 const TRANSMISSIONS_MAX: usize = 4;
-/// Largest memory of a session with a table of [`SOURCES`].
+/// Maximum memory of a session with a table of [`SOURCES`].
 const MEMORY_BYTES_MAX: usize = 64 * 1024;
 const SOURCES: usize = 4;
-/// Maximum number of packets in flight.
+/// Maximum number of packets on their way between the sessions.
 const FLYING_MAX: usize = 64;
 const OUT_BYTES: usize = 1500;
 
@@ -46,7 +45,7 @@ fn config(ssrc: u32, flags: u8) -> Config {
 /// Checks the invariants.
 fn check(session: &RtcpSession) {
     let stats = session.stats();
-    // While leaving, BYEs are counted instead of members.
+    // A session that is leaving counts BYEs instead of members.
     assert!(stats.members >= 1 && stats.senders <= stats.members);
     assert!(session.sources().count() <= SOURCES);
     for source in session.sources() {
@@ -83,7 +82,7 @@ fn handle_rtcp(
     result
 }
 
-/// Sends all that is due, checks that the timer has moved on, and returns the packets.
+/// Sends everything that is due, and checks that the timer has moved on. Returns the packets.
 fn transmit(session: &mut RtcpSession, now_ns: u64) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let mut out = [0; OUT_BYTES];
@@ -103,14 +102,14 @@ fn transmit(session: &mut RtcpSession, now_ns: u64) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Any bytes as RTCP: the first octet is settings, the second the length of the first packet, then the packet, and so
-/// on.
+/// Runs the target `rtcp`, for which the input is RTCP of any bytes. The first octet selects the settings. The second one is the length of
+/// the first packet, then the packet follows, and so on.
 pub fn rtcp(data: &[u8]) {
     let Some((&flags, mut rest)) = data.split_first() else {
         return;
     };
     let mut session = RtcpSession::new(0, config(1, flags));
-    // A known peer.
+    // These packets make the peer known.
     for number in 0..2_u16 {
         let header = RtpHeader {
             ssrc: Ssrc(7),
@@ -144,7 +143,7 @@ enum Flying {
     Rtcp(Vec<u8>),
 }
 
-/// A whole call: two sessions, and each octet is an event for them.
+/// Runs the target `session`, which is a whole call of two sessions. Each octet of the input is an event for them.
 pub fn session(data: &[u8]) {
     let [first, second, steps @ ..] = data else {
         return;
@@ -166,7 +165,7 @@ pub fn session(data: &[u8]) {
             4..=6 => deliver(&mut ends, now_ns, &mut flying),
             7 => drop(flying.pop_front()),
             8 | 9 => now_ns += 20_000_000 << (argument >> 1),
-            // Half an hour, and at most four hours per step.
+            // This is half an hour for each unit, and up to five days in all.
             10 => now_ns += u64::from(argument) * 1_800_000_000_000,
             11 => garbage(&mut ends[at], now_ns, argument),
             12 => {
@@ -239,7 +238,7 @@ fn garbage(end: &mut End, now_ns: u64, argument: u8) {
     let _ = handle_rtcp(&mut end.session, now_ns, address(argument), &bytes);
 }
 
-/// A sender with our SSRC, or one of many unknown ones.
+/// Lets a sender with our SSRC send, or one of many unknown senders.
 fn collide(end: &mut End, now_ns: u64, argument: u8) {
     let ours = end.session.ssrc();
     let is_ours = argument & 2 != 0;

@@ -1,11 +1,11 @@
-//! Decides which datagrams belong to a leg. Each is judged once, by address, then SSRC, then payload type. The session's
+//! Decides which datagrams belong to a leg. Each datagram is judged once: by address, then by SSRC, then by payload type. The session's
 //! reports then check the sequence number (RFC 3550, appendix A.1).
 //!
-//! The [`Latch`] decides on the address. All SSRCs of the party's address are the party's:
+//! The [`Latch`] decides on the address. All SSRCs that send from the party's address belong to the party:
 //!
-//! - One is the *current source*. The reports and the jitter buffer follow it. Another SSRC with audio becomes the current source
-//!   with two consecutive packets, once the current one has missed its turn or has left its address.
-//! - Telephone events and comfort noise under another SSRC are handled in addition to the current source and never replace it.
+//! - One SSRC is the *current source*. The reports and the jitter buffer follow it. Another SSRC with audio becomes the current source with
+//!   two consecutive packets, if the current one has missed its turn or has left its address.
+//! - Telephone events and comfort noise with another SSRC are handled in addition to the current source, and never replace it.
 
 use std::net::SocketAddr;
 
@@ -18,26 +18,26 @@ use crate::session::RtpHeader;
 /// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is from the current source.
+    /// The packet is from the current source.
     Current,
-    /// An event or noise of the same party under another SSRC.
+    /// The packet is an event or noise of the same party, with another SSRC.
     Beside,
-    /// Possibly the start of the next source: keep the packet.
+    /// The packet may be the start of the next source, so it is kept.
     Hold,
-    /// The packet's source becomes the current one; its queued packets are accepted, too.
+    /// The packet's source becomes the current one. Its packets that were kept are accepted too.
     Begin(Beginning),
     /// The packet does not belong to the leg.
     Refuse(Refusal),
 }
 
-/// Way in which a source became the current one.
+/// How a source became the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beginning {
-    /// No source was current before.
+    /// There was no current source before.
     First,
-    /// The same source sends from another address; the numbers continue.
+    /// The same source sends from another address. The numbers continue.
     Moved,
-    /// Another SSRC.
+    /// The source has another SSRC.
     Changed {
         /// The previous SSRC.
         old: Ssrc,
@@ -47,33 +47,33 @@ pub enum Beginning {
 /// The meaning of a packet's payload type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It may carry the party's main stream.
+    /// The packet may belong to the party's main stream.
     Audio,
-    /// Telephone events or comfort noise.
+    /// The packet is a telephone event or comfort noise.
     Beside,
     /// The payload type was not agreed on.
     Unknown,
 }
 
-/// Address and sources of the party. See the module.
+/// The address and the sources of the party: see the module documentation.
 #[derive(Debug, Clone)]
 pub(super) struct Admission {
     current: Option<Current>,
     latch: Latch,
-    /// SSRCs that may become the current source, the newest first; an entry without packets is empty.
+    /// SSRCs that may become the current source, the newest first. An entry without packets is empty.
     candidates: [Candidate; 2],
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Current {
     heard_ns: u64,
-    /// Time between its last two consecutive packets; 0 while unknown.
+    /// Time between the source's last two consecutive packets, ns. 0: unknown.
     spacing_ns: u32,
     ssrc: Ssrc,
     last: SeqNum,
-    /// Whether it started with audio.
+    /// Whether the source started with audio.
     has_audio: bool,
-    /// It sends from the party's present address.
+    /// Whether the source sends from the party's present address.
     is_here: bool,
 }
 
@@ -93,13 +93,13 @@ impl Admission {
         }
     }
 
-    /// The current source's address and SSRC.
+    /// Returns the current source's address and SSRC.
     pub(super) fn current(&self) -> Option<(SocketAddr, Ssrc)> {
         let (address, ssrc, _) = self.source()?;
         Some((address, ssrc))
     }
 
-    /// Time of its last packet, ns.
+    /// Returns the time of the current source's last packet, ns.
     pub(super) fn heard_ns(&self) -> Option<u64> {
         self.current.map(|current| current.heard_ns)
     }
@@ -108,17 +108,17 @@ impl Admission {
         self.latch.config()
     }
 
-    /// See [`Latch::to`].
+    /// Returns the destination: see [`Latch::to`].
     #[inline]
     pub(super) fn to(&self) -> Option<SocketAddr> {
         match self.config().learn {
-            // An address learned this way gets no packets.
+            // An address that was learned in this way gets no packets.
             Learn::Anyone => None,
             _ => self.latch.to(),
         }
     }
 
-    /// The current source, with the number of its last packet.
+    /// Returns the current source with the number of its last packet.
     pub(super) fn source(&self) -> Option<(SocketAddr, Ssrc, SeqNum)> {
         let (party, current) = (self.latch.party()?, self.current?);
         Some((party.address, current.ssrc, current.last))
@@ -193,7 +193,7 @@ impl Admission {
         }
         let mark = (header.ssrc, header.seq);
         if kind == Kind::Unknown {
-            // Such a packet starts no source. Between a candidate's packets, it counts as one of their sequence.
+            // Such a packet starts no source. But if it comes between the packets of a candidate, these still count as consecutive.
             return if self.latch.keeps_place(from, mark) {
                 Decision::Hold
             } else {
@@ -249,7 +249,7 @@ impl Admission {
         Decision::Hold
     }
 
-    /// Whether another source of this kind may replace the current one.
+    /// Whether another source of this kind may replace the current one now.
     fn has_turn(&self, at_ns: u64, kind: Kind) -> bool {
         self.current.is_none_or(|current| {
             !current.is_here
@@ -258,7 +258,7 @@ impl Admission {
         })
     }
 
-    /// Judges a packet from the party's address that is not from the current source.
+    /// Judges a packet that comes from the party's address, but not from the current source.
     fn consider_source(
         &mut self,
         at_ns: u64,
@@ -283,8 +283,8 @@ impl Admission {
             Some(known) if is_near(Some((known.ssrc, known.last)), Some(mark)) => known
                 .packets
                 .saturating_add(u8::from(kind != Kind::Unknown)),
-            // A payload type that was not agreed on starts no source. Between a candidate's packets, it counts as one of their
-            // sequence.
+            // A payload type that was not agreed on starts no source. But if the packet comes between those of a candidate, these still
+            // count as consecutive.
             _ if kind == Kind::Unknown => {
                 return Decision::Refuse(Refusal::PayloadType(header.payload_type));
             }
@@ -297,14 +297,14 @@ impl Admission {
         Decision::Hold
     }
 
-    /// Stores a candidate as the newest one. The previous one stays, because a party may start with audio and events at once.
+    /// Stores a candidate as the newest one. The previous one stays, because a party may start audio and events at the same time.
     fn note_candidate(&mut self, candidate: Candidate) {
         let [newest, before] = self.candidates;
         let is_newest = newest.ssrc == candidate.ssrc;
         self.candidates = [candidate, if is_newest { before } else { newest }];
     }
 
-    /// Whether a packet may be the current source's, sent from another address.
+    /// Whether a packet from another address may belong to the current source.
     fn continues(&self, header: &RtpHeader) -> bool {
         self.current.is_some_and(|current| {
             let ahead = header.seq.distance_from(current.last);
@@ -339,12 +339,12 @@ impl Admission {
         beginning
     }
 
-    /// See [`Latch::judge_rtcp`].
+    /// Judges a datagram of RTCP: see [`Latch::judge_rtcp`].
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
         self.latch.judge_rtcp(from, mux)
     }
 
-    /// See [`Latch::note_rtcp`].
+    /// Notes RTCP that was accepted: see [`Latch::note_rtcp`].
     pub(super) fn note_rtcp(&mut self, at_ns: u64, from: SocketAddr) {
         self.latch.note_rtcp(at_ns, from);
     }
@@ -354,7 +354,7 @@ impl Admission {
         *self = Admission::new(now_ns, config);
     }
 
-    /// See [`Latch::relearn`].
+    /// Applies new signalling: see [`Latch::relearn`].
     pub(super) fn relearn(&mut self, now_ns: u64, config: AdmissionConfig) {
         self.latch.relearn(now_ns, config);
         self.candidates = [Candidate::NONE; 2];
@@ -391,7 +391,7 @@ impl Current {
         self.heard_ns = self.heard_ns.max(at_ns);
     }
 
-    /// Silence after which the current source has missed its turn.
+    /// Returns the duration of silence after which the current source has missed its turn.
     fn turn_ns(&self) -> u64 {
         let spacing_ns = match self.spacing_ns {
             0 => SPACING_NS_DEFAULT,
@@ -401,10 +401,10 @@ impl Current {
     }
 }
 
-/// Maximum number of packets that a sender may have sent while it moved to another address: a minute's (RFC 3550, A.1:
-/// MAX_DROPOUT).
+/// Maximum number of packets that a sender may have sent while it moved to another address (MAX_DROPOUT in RFC 3550, appendix A.1). With 20
+/// ms each, they are a minute.
 const CONTINUES_PACKETS_MAX: u32 = 3000;
-/// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
+/// Assumed time between packets. "The default packetization interval SHOULD have a duration of 20 ms" (RFC 3551, section 4.2).
 const SPACING_NS_DEFAULT: u64 = 20_000_000;
-/// RFC 3551, section 4.2: receivers should accept 0 to 200 ms.
+/// Maximum time between packets. Receivers should accept packets of 0 to 200 ms (RFC 3551, section 4.2).
 const SPACING_NS_MAX: u64 = 200_000_000;

@@ -1,7 +1,7 @@
-//! Decides by source address alone which datagrams of a port pair to accept, for media whose contents are unknown. The decision
-//! is that of a leg's [`Latch`], without SSRCs and numbers.
+//! Decides by source address alone which datagrams of a port pair to accept, for media whose contents are unknown. The decision is that of
+//! a leg's [`Latch`], but without SSRCs and numbers.
 //!
-//! Datagrams of a new address are refused until it is accepted. They are not queued, because nothing shows whether they are
+//! Datagrams from a new address are refused until the address is accepted. They are not queued, because nothing shows whether they are
 //! media.
 
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use super::latch::{Heard, Latch, Standing};
 use super::{AdmissionConfig, Learn, Refusal, Refusals};
 use crate::session::RTCP_ADDRESS_SILENCE_NS;
 
-/// Decides which datagrams come from one party. Each of its two ports has at most one address of the party. See the module.
+/// Decides which datagrams come from one party. At each of the two ports, at most one address belongs to the party. See the module
+/// documentation.
 #[derive(Debug, Clone)]
 pub struct Gate {
     latch: Latch,
@@ -23,14 +24,14 @@ pub struct Gate {
 pub struct GateState {
     /// Address that the party sends from.
     pub address: Option<SocketAddr>,
-    /// Source address of its RTCP.
+    /// Source address of the party's RTCP.
     pub rtcp_from: Option<SocketAddr>,
-    /// The time for learning addresses has passed.
+    /// Whether the time for learning addresses has passed.
     pub is_fixed: bool,
 }
 
 impl Gate {
-    /// Creates the state of a party without received packets.
+    /// Creates the state of a party from which nothing was received.
     #[must_use]
     pub fn new(now_ns: u64, config: AdmissionConfig) -> Gate {
         Gate {
@@ -43,7 +44,7 @@ impl Gate {
     /// Judges a datagram of the first port.
     ///
     /// # Errors
-    /// The datagram does not belong to the party. It is counted.
+    /// Fails if the datagram does not belong to the party. Such datagrams are counted.
     #[inline]
     pub fn judge(&mut self, at_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
         if self.latch.hears(at_ns, from) {
@@ -52,7 +53,7 @@ impl Gate {
         match self.latch.consider(at_ns, from, None, false) {
             Standing::Uncounted => Ok(()),
             Standing::Moved { .. } => {
-                // Reports no longer go to an address of the previous host.
+                // Reports must no longer go to an address of the previous host.
                 self.rtcp_from = self
                     .rtcp_from
                     .filter(|heard| heard.address.ip() == from.ip());
@@ -63,11 +64,11 @@ impl Gate {
         }
     }
 
-    /// Judges a datagram of the second port. It is accepted from the signalled RTCP address and from the host that the other
-    /// datagrams come from.
+    /// Judges a datagram of the second port. It is accepted from the signalled RTCP address, and from the host that sends the other
+    /// datagrams.
     ///
     /// # Errors
-    /// The datagram does not belong to the party. It is counted.
+    /// Fails if the datagram does not belong to the party. Such datagrams are counted.
     pub fn judge_rtcp(&mut self, at_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
         if !self.latch.config().allows(from) {
             return self.refuse(Refusal::NotAllowed);
@@ -94,7 +95,7 @@ impl Gate {
         Err(refusal)
     }
 
-    /// Destination: the address that the party sends from or, until it does, the signalled one. An address that was neither
+    /// Returns the destination: the address that the party sends from or, until it sends, the signalled one. An address that was neither
     /// signalled nor used by the party gets nothing.
     #[inline]
     #[must_use]
@@ -102,8 +103,8 @@ impl Gate {
         self.latch.to()
     }
 
-    /// RTCP destination: the source address of received RTCP, or the signalled one, or the port after [`to`](Self::to) (RFC 3550,
-    /// section 11).
+    /// Returns the destination of RTCP: the source address of received RTCP. Until that is known, it is the signalled address, or the port
+    /// after [`to`](Self::to) (RFC 3550, section 11).
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
         let to = self.latch.to()?;
@@ -117,7 +118,7 @@ impl Gate {
         }
     }
 
-    /// Applies a new description of the party. An address that the description does not replace stays the party's.
+    /// Applies a new description of the party. If the description does not replace the party's address, it stays.
     pub fn relearn(&mut self, now_ns: u64, config: AdmissionConfig) {
         self.latch.relearn(now_ns, config);
         self.rtcp_from = None;
@@ -128,13 +129,13 @@ impl Gate {
         self.latch.set_authenticated(is_authenticated);
     }
 
-    /// Counts of refused datagrams.
+    /// Returns the numbers of refused datagrams.
     #[must_use]
     pub fn refused(&self) -> Refusals {
         self.refused
     }
 
-    /// The state with which another process continues.
+    /// Returns the state with which another process continues.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> GateState {
         GateState {
@@ -144,7 +145,7 @@ impl Gate {
         }
     }
 
-    /// Continues another process's state.
+    /// Continues from the state of another process.
     pub fn restore(&mut self, now_ns: u64, state: GateState) {
         self.latch.restore(now_ns, state.address, state.is_fixed);
         self.rtcp_from = state.rtcp_from.map(|address| Heard {
@@ -174,7 +175,7 @@ mod tests {
         Gate::new(0, config)
     }
 
-    /// Number of datagrams of an address, 20 ms apart, that are refused before one is accepted; `None`: all.
+    /// Returns the number of datagrams from an address, 20 ms apart, that are refused before one is accepted. `None`: all are refused.
     fn refused_first(gate: &mut Gate, now_ns: u64, from: SocketAddr) -> Option<usize> {
         (0..300).position(|number| gate.judge(now_ns + number * 20 * MS, from).is_ok())
     }
@@ -194,7 +195,7 @@ mod tests {
         let mut elsewhere = gate(Some(signalled), Learn::FOLLOW);
         assert_eq!(elsewhere.to(), Some(signalled));
         assert_eq!(refused_first(&mut elsewhere, 0, address(2, 20)), Some(4));
-        // From 80 ms on: 0.5 s for another port, 3 s for another host.
+        // The time counts from 80 ms. It is 0.5 s for another port, and 3 s for another host.
         assert_eq!(
             refused_first(&mut elsewhere, 100 * MS, address(2, 22)),
             Some(24)

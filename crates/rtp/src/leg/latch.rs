@@ -1,8 +1,8 @@
-//! Learns the address that a party sends from. One decision serves media that is parsed ([`Leg`](super::Leg)) and media that is
-//! only forwarded ([`Gate`](super::Gate)).
+//! Learns the address that a party sends from. The same decision serves media that are parsed ([`Leg`](super::Leg)) and media that are only
+//! forwarded ([`Gate`](super::Gate)).
 //!
-//! A sender takes over the leg with this many consecutive packets, once the party's present address has been silent for this
-//! long:
+//! A sender takes over the leg with the following number of consecutive packets, if the party's present address has been silent for the
+//! following time:
 //!
 //! | sender | packets | silence | when |
 //! |---|---|---|---|
@@ -16,8 +16,8 @@
 //! | another IP address | 5 | 0.5 s | [`Method::Delayed`], for 3 s |
 //! | another IP address | 5 | as configured | [`Learn::Follow`] |
 //!
-//! Each address has its own count, and the signalled address has its own place: a stranger's packet never changes another
-//! sender's count. Packets that arrived before the last offer or answer count only if they come from the signalled address.
+//! Each address has its own count, and the signalled address has its own place. So the packet of a stranger never changes the count of
+//! another sender. Packets that arrived before the last offer or answer count only if they come from the signalled address.
 
 use std::net::SocketAddr;
 use threadbare_base::NS_PER_MS;
@@ -27,24 +27,24 @@ use crate::id::{SeqNum, Ssrc};
 use crate::reception::MIN_SEQUENTIAL;
 use crate::session::{ADDRESS_PACKETS, ADDRESS_SILENCE_NS};
 
-/// See the module.
+/// Learns the address of a party: see the module documentation.
 #[derive(Debug, Clone)]
 pub(super) struct Latch {
     party: Option<Heard>,
     config: AdmissionConfig,
-    /// Packets that reach the latch have passed SRTP's authentication.
+    /// Whether the packets that reach the latch have passed SRTP's authentication.
     is_authenticated: bool,
     /// Time of the last signalling of the address.
     since_ns: u64,
-    /// Time of the party's first packet after `since_ns`; [`NEVER_NS`]: not yet.
+    /// Time of the party's first packet after `since_ns`. [`NEVER_NS`]: none has come yet.
     settled_ns: u64,
-    /// Whether RTCP came from the signalled address, so that the party is not behind a NAT.
+    /// Whether RTCP came from the signalled address, which shows that the party is not behind a NAT.
     is_signalled_heard: bool,
-    /// Allocated for the first packet from another address.
+    /// The addresses that compete for the party. They are allocated when the first packet from another address arrives.
     contest: Option<Box<Contest>>,
 }
 
-/// Addresses that may become the party's.
+/// The addresses that may become the party's.
 #[derive(Debug, Clone)]
 struct Contest {
     signalled: Candidate,
@@ -69,23 +69,23 @@ struct Candidate {
     mark: Option<Mark>,
 }
 
-/// SSRC and number of an RTP packet.
+/// The SSRC and number of an RTP packet.
 pub(super) type Mark = (Ssrc, SeqNum);
 
 /// The verdict of a [`Latch`] on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Addresses do not count ([`Learn::Anyone`]).
+    /// Addresses do not matter ([`Learn::Anyone`]).
     Uncounted,
-    /// The party sends from this address now. `before`: the mark of that address's previous packet.
+    /// The party now sends from this address. `before` is the mark of the previous packet from this address.
     Moved { before: Option<Mark> },
-    /// More packets must follow before this address is accepted. `may_hold`: this packet may be worth keeping until then.
+    /// More packets must follow before this address is accepted. `may_hold` means that this packet may be worth keeping until then.
     Candidate { may_hold: bool },
     /// The packet does not belong to the party.
     Refused(Refusal),
 }
 
-/// The requirements for becoming the party's address.
+/// What a sender must do to become the party.
 struct Rule {
     packets: u32,
     silence_ns: u64,
@@ -104,7 +104,7 @@ impl Latch {
         }
     }
 
-    /// The party's present address.
+    /// Returns the party's present address.
     #[inline]
     pub(super) fn party(&self) -> Option<Heard> {
         self.party
@@ -114,8 +114,8 @@ impl Latch {
         &self.config
     }
 
-    /// Destination: the party's address or, until its first packet, the signalled one. `None` if nothing is known, or if the
-    /// signalled address holds the party (RFC 3264, section 8.4).
+    /// Returns the destination: the party's address or, until its first packet, the signalled one. `None`: nothing is known, or the
+    /// signalled address puts the party on hold (RFC 3264, section 8.4).
     #[inline]
     pub(super) fn to(&self) -> Option<SocketAddr> {
         if self.config.peer.is_some_and(is_none) {
@@ -130,7 +130,7 @@ impl Latch {
         }
     }
 
-    /// Whether packets of this address are the party's. If they are, notes the time.
+    /// Whether packets from this address belong to the party. If they do, notes the time of the present packet.
     #[inline]
     pub(super) fn hears(&mut self, at_ns: u64, from: SocketAddr) -> bool {
         match &mut self.party {
@@ -142,7 +142,7 @@ impl Latch {
         }
     }
 
-    /// Judges a packet from another address than the party's.
+    /// Judges a packet from an address other than the party's.
     #[cold]
     pub(super) fn consider(
         &mut self,
@@ -172,8 +172,8 @@ impl Latch {
         Standing::Moved { before }
     }
 
-    /// Counts a packet of a candidate: returns the number of consecutive packets and the mark of the previous one. With
-    /// `any_row`, all packets count, even if they are not consecutive.
+    /// Counts a packet of a candidate. Returns the number of consecutive packets, and the mark of the previous one. With `any_row`, all
+    /// packets count, even if they are not consecutive.
     pub(super) fn count(
         &mut self,
         at_ns: u64,
@@ -194,8 +194,8 @@ impl Latch {
         (candidate.packets, before)
     }
 
-    /// Whether a packet that does not count lies between a candidate's packets. If it does, the packets before and after it
-    /// stay consecutive.
+    /// Whether a packet that does not count comes between the packets of a candidate. In this case, the packets before and after it still
+    /// count as consecutive.
     pub(super) fn keeps_place(&mut self, from: SocketAddr, mark: Mark) -> bool {
         let Some(contest) = &mut self.contest else {
             return false;
@@ -209,7 +209,7 @@ impl Latch {
         true
     }
 
-    /// See the table of the module. `None`: this sender never becomes the party.
+    /// Returns the row of the module's table for this sender. `None`: the sender never becomes the party.
     fn rule(&self, at_ns: u64, from: SocketAddr, is_rtp: bool, continues: bool) -> Option<Rule> {
         let learn = self.config.learn;
         let rule = |packets, silence_ns| {
@@ -219,7 +219,7 @@ impl Latch {
             })
         };
         if self.config.peer == Some(from) {
-            // Opaque datagrams may be few: a T.38 session starts with one.
+            // There may be few opaque datagrams. For example, a T.38 session starts with one.
             let is_free = self.party.is_none() && !is_rtp;
             return rule(if is_free { 1 } else { SIGNALLED_PACKETS }, 0);
         }
@@ -251,7 +251,7 @@ impl Latch {
             Learn::Follow { .. } if continues => rule(ADDRESS_PACKETS, ADDRESS_SILENCE_NS),
             Learn::Follow { silence_ms } => rule(ADDRESS_PACKETS, ns(silence_ms)),
             Learn::Once(once) => {
-                // The replaced source may still send, from a port that looks like the signalled one.
+                // The source that was replaced may still send, from a port that looks like the signalled one.
                 let is_learning = !self.has_left(from)
                     && self.config.peer != Some(party.address)
                     && self.is_within(at_ns, LEARNING_NS);
@@ -269,7 +269,7 @@ impl Latch {
         }
     }
 
-    /// Number of packets that an address needs while the leg is free; `None`: the party sends from its signalled address.
+    /// Returns the number of packets that an address needs while the leg has no party. `None`: the party sends from its signalled address.
     fn first_packets(&self, from: SocketAddr) -> Option<u32> {
         let Some(peer) = self.config.peer else {
             return Some(u32::from(MIN_SEQUENTIAL));
@@ -279,7 +279,7 @@ impl Latch {
         }
         Some(match self.config.learn {
             _ if self.has_left(from) && peer.ip() != from.ip() => LEFT_PACKETS,
-            // A NAT in front of the new address may well have the old port.
+            // A NAT in front of the new address may have kept the old port.
             _ if self.has_left(from) => ADDRESS_PACKETS,
             Learn::Once(Once {
                 method: Method::Immediate,
@@ -289,7 +289,7 @@ impl Latch {
         })
     }
 
-    /// Difference of an address from the signalled one: 0 for none, 3 for a completely different one.
+    /// Returns how much an address differs from the signalled one: 0 for not at all, 3 for completely.
     fn rank(&self, address: SocketAddr) -> u8 {
         let Some(peer) = self.config.peer else {
             return 3;
@@ -338,8 +338,8 @@ impl Latch {
             .map_or(u64::MAX, |party| at_ns.saturating_sub(party.at_ns))
     }
 
-    /// Whether RTCP from this address may be the party's. It may come from the host that sends RTP, from the signalled host,
-    /// and from the signalled RTCP address; with mux, only from the RTP address.
+    /// Whether RTCP from this address may be the party's. It may come from the host that sends RTP, from the signalled host, and from the
+    /// signalled RTCP address. With mux, it may come only from the RTP address.
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
         if self.config.learn == Learn::Anyone {
             return Ok(());
@@ -358,15 +358,14 @@ impl Latch {
         }
     }
 
-    /// Notes RTCP from an address that [`judge_rtcp`](Self::judge_rtcp) accepts. For a party that only listens, this is the only
-    /// sign of life.
+    /// Notes RTCP from an address that [`judge_rtcp`](Self::judge_rtcp) accepts. A party that only listens shows its address only by RTCP.
     #[inline]
     pub(super) fn note_rtcp(&mut self, at_ns: u64, from: SocketAddr) {
         let is_signalled = self.config.peer.is_some_and(|peer| peer.ip() == from.ip());
         self.is_signalled_heard |= is_signalled && at_ns >= self.since_ns;
     }
 
-    /// Applies another description. An address that it still names, or does not replace, stays the party's.
+    /// Applies another description. The party's address stays if the description still has it, or does not replace it.
     pub(super) fn relearn(&mut self, now_ns: u64, config: AdmissionConfig) {
         let old = std::mem::replace(&mut self.config, config);
         self.since_ns = since(now_ns, &self.config);
@@ -424,13 +423,13 @@ impl Contest {
         })
     }
 
-    /// Whether no state is left to remember.
+    /// Whether there is no state left that must be kept.
     fn is_over(&self) -> bool {
         self.signalled.packets == 0 && self.others.is_empty() && self.left.is_none()
     }
 
-    /// Finds or creates the entry of an address. A full table drops the candidate with the fewest packets, among equals the
-    /// oldest.
+    /// Finds or creates the entry of an address. If the table is full, it drops the candidate with the fewest packets, and the oldest one
+    /// of several.
     fn candidate(&mut self, is_signalled: bool, from: SocketAddr) -> &mut Candidate {
         if is_signalled {
             self.signalled.address = from;
@@ -464,7 +463,7 @@ impl Candidate {
     };
 }
 
-/// Whether a packet continues from the one before it. Packets may overtake each other; datagrams without marks always continue.
+/// Whether a packet continues from the one before it. Packets may overtake each other. Datagrams without marks always continue.
 pub(super) fn is_near(before: Option<Mark>, mark: Option<Mark>) -> bool {
     match (before, mark) {
         (Some((old, last)), Some((ssrc, seq))) => {
@@ -475,12 +474,12 @@ pub(super) fn is_near(before: Option<Mark>, mark: Option<Mark>) -> bool {
     }
 }
 
-/// Whether this address only holds a party (RFC 3264, section 8.4).
+/// Whether this address only puts a party on hold (RFC 3264, section 8.4).
 pub(super) fn is_none(address: SocketAddr) -> bool {
     address.ip().is_unspecified() || address.port() == 0
 }
 
-/// Time from which packets count. Without a signalled address it is 0: the socket's first packets count like any others.
+/// Returns the time from which packets count. Without a signalled address it is 0, so even the socket's first packets count.
 fn since(now_ns: u64, config: &AdmissionConfig) -> u64 {
     match config.learn {
         Learn::Once(_) if config.peer.is_some() => now_ns,
@@ -496,17 +495,17 @@ fn ns(ms: u32) -> u64 {
 const NEVER_NS: u64 = u64::MAX;
 /// A time before this process started.
 const LONG_AGO_NS: u64 = 0;
-/// RFC 3550, appendix A.1: two packets are enough from the expected sender.
+/// Number of packets from the expected sender. Two are enough (RFC 3550, appendix A.1).
 const SIGNALLED_PACKETS: u32 = MIN_SEQUENTIAL as u32;
 /// Number of packets for an address that an offer or answer has replaced, because its sender may continue for seconds. A party
 /// behind a NAT that still sends from the same address is learned again after a second.
 const LEFT_PACKETS: u32 = 50;
-/// Time for which `delayed` and `heuristic` look for a better address: the same as in rtpengine.
+/// Time for which `delayed` and `heuristic` look for a better address, as in rtpengine.
 const LEARNING_NS: u64 = 3_000_000_000;
-/// Maximum number of addresses counted. A stranger with more addresses gains nothing: one address with five packets is learned,
-/// too.
+/// Maximum number of addresses that are counted. A stranger gains nothing with more addresses, because a single address with five packets
+/// is learned too.
 const CANDIDATES_MAX: usize = 8;
-/// Distance within which packets overtake each other.
+/// Maximum distance of packets that overtake each other.
 const NEAR_PACKETS: i32 = 4;
-/// Silence of the party after which a candidate's packets are queued: longer than jitter would explain.
+/// Silence of the party after which a candidate's packets are queued. Jitter would not explain such a silence.
 const HOLD_SILENCE_NS: u64 = 100_000_000;

@@ -1,4 +1,4 @@
-//! One party's RTP session as one state machine: datagrams in, media in order and RTCP out.
+//! One party's RTP session as one state machine. Datagrams go in, and media in order and RTCP come out.
 //!
 //! ```text
 //!  datagram ─ admission ──┬─ refused: counted by cause, nothing else
@@ -59,29 +59,29 @@ use crate::packet::Channel;
 use crate::quality::Quality;
 use crate::session::{self, ClockRates, Event, Extended, RTCP_ADDRESS_SILENCE_NS, RtcpSession};
 
-/// The outcome of a datagram.
+/// What happened to a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Media, now in the jitter buffer.
+    /// The datagram is media, and is in the jitter buffer.
     Media,
-    /// Media, queued until a second packet confirms its source.
+    /// The datagram is media, and is queued until a second packet confirms its source.
     Held,
-    /// RTCP, handled.
+    /// The datagram is RTCP, and was handled.
     Rtcp,
-    /// Malformed RTCP. Counted in the session's statistics.
+    /// The datagram is malformed RTCP. The session's statistics count it.
     MalformedRtcp,
     /// The datagram does not belong to the leg.
     Refused(Refusal),
 }
 
-/// The next media of a leg, in order. Borrowed from the leg until its next call.
+/// The next media of a leg, in order. They are borrowed from the leg until its next call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Media<'a> {
     /// A packet.
     Packet(MediaPacket<'a>),
     /// Packets that missed their deadline.
     Lost(Lost<'a>),
-    /// The next numbers and timestamps are unrelated to those before; play times continue.
+    /// The next numbers and timestamps are unrelated to those before. Play times continue.
     Restart,
 }
 
@@ -96,52 +96,53 @@ pub struct Lost<'a> {
     pub play_ns: u64,
     /// Total duration, ns.
     pub duration_ns: u64,
-    /// The packet after them was already forwarded directly: see [`Delivery`].
+    /// Whether the packet after the lost ones was already forwarded directly: see [`Delivery`].
     pub is_sent: bool,
-    /// The payload of the packet after them, which may carry a copy of the last one (Opus); empty if it is not audio.
+    /// The payload of the packet after the lost ones, which may contain a copy of the last one (Opus). It is empty if that packet is not
+    /// audio.
     pub next: &'a [u8],
 }
 
-/// A packet in order.
+/// A packet in order, as media of a leg.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MediaPacket<'a> {
-    /// The agreed payload type; `None`: it was not agreed on. The packet still takes its place in the order, so that it is not
-    /// mistaken for a loss.
+    /// The agreed payload type. `None`: it was not agreed on. The packet still takes its place in the order, so that it does not look like
+    /// a loss.
     pub payload: Option<&'a Payload>,
     /// The payload.
     pub bytes: &'a [u8],
     /// The whole packet as received.
     pub whole: &'a [u8],
-    /// Its timestamp on the audio's time line.
+    /// The packet's timestamp, converted to the audio's time line.
     pub time: RtpTime,
-    /// The packet's own timestamp: a DTMF digit has one for its whole length.
+    /// The packet's own timestamp. A DTMF digit has the same one for its whole length.
     pub own_time: RtpTime,
     /// The marker bit.
     pub marker: bool,
-    /// Its send time on the local clock: see [`Output`](crate::jitter::Output).
+    /// The packet's send time on the local clock: see [`Output`](crate::jitter::Output).
     pub play_ns: u64,
-    /// The packet follows a loss, a drop or a restart.
+    /// Whether the packet follows a loss, a drop or a restart.
     pub discont: bool,
-    /// Way in which the packet passed the leg.
+    /// How the packet passed through the leg.
     pub delivery: Delivery,
 }
 
-/// The ways of a packet through a leg.
+/// How a packet passes through a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Delivery {
-    /// Through the jitter buffer, in order.
+    /// In order, through the jitter buffer.
     #[default]
     Ordered,
-    /// On arrival, with this number, perhaps out of order. It follows again as [`Sent`](Delivery::Sent).
+    /// On arrival, with this number, and perhaps out of order. It comes again as [`Sent`](Delivery::Sent).
     Direct(SeqNum),
-    /// Through the jitter buffer, for listeners; it was already forwarded directly.
+    /// Through the jitter buffer, for listeners. It was already forwarded directly.
     Sent,
-    /// Outside the source's numbers, under another SSRC.
+    /// Outside the numbers of the current source, with another SSRC.
     Beside,
 }
 
 impl MediaPacket<'_> {
-    /// Bytes of padding after the payload.
+    /// Returns the number of padding bytes after the payload.
     pub(crate) fn padding(&self) -> usize {
         let has_padding = self
             .whole
@@ -155,13 +156,13 @@ impl MediaPacket<'_> {
 /// An event for the owner of a leg.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LegEvent {
-    /// A source sends from this address now.
+    /// A source now sends from this address.
     Source {
-        /// Its address.
+        /// The source's address.
         address: SocketAddr,
-        /// Its SSRC.
+        /// The source's SSRC.
         ssrc: Ssrc,
-        /// Way in which it became the current one.
+        /// How the source became the current one.
         beginning: Beginning,
     },
     /// An event of the RTCP session.
@@ -171,42 +172,41 @@ pub enum LegEvent {
 /// Counters and gauges of a leg.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LegStats {
-    /// RTP packets of the peer.
+    /// Number of RTP packets of the peer.
     pub packets: u64,
-    /// Bytes of these packets, headers included.
+    /// Number of bytes in these packets, headers included.
     pub bytes: u64,
-    /// Arrival time of the last one, ns.
+    /// Arrival time of the last packet, ns.
     pub heard_ns: Option<u64>,
-    /// Refused datagrams.
+    /// Numbers of refused datagrams.
     pub refused: Refusals,
-    /// Packets that the leg had no memory for.
+    /// Number of packets for which the leg had no memory.
     pub no_room: u64,
-    /// Packets not sent because no destination is known.
+    /// Number of packets that were not sent because no destination is known.
     pub no_destination: u64,
     /// Counters of the jitter buffer.
     pub jitter: jitter::Stats,
-    /// The session.
+    /// Counters of the RTCP session.
     pub session: session::SessionStats,
     /// Destination of RTP.
     pub rtp_to: Option<SocketAddr>,
     /// The current source.
     pub source: Option<(SocketAddr, Ssrc)>,
-    /// Quality of the peer's audio as received here, sampled with each report; `None`: not recorded.
+    /// Quality of the peer's audio as received here. A sample is taken with each report. `None`: not recorded.
     pub quality: Option<Quality>,
-    /// Quality of the peer's audio at the other party of a call: `quality` plus the losses, jitter and round trip that this party
-    /// reports.
+    /// Quality of the peer's audio at the other party of a call. It includes the losses, jitter and round trip that this party reports.
     pub end_to_end: Option<Quality>,
     /// The peer's extended reports on our audio, if it sends them.
     pub extended: Option<Extended>,
 }
 
-/// See the module. `K` stores the queued packets; by default the leg itself does.
+/// One party's RTP session: see the module documentation. `K` stores the queued packets. By default, the leg itself does this.
 ///
 /// **Contract.** After each `handle_*`, drain [`poll_media`](Leg::poll_media), [`poll_rtcp`](Leg::poll_rtcp) and
 /// [`poll_event`](Leg::poll_event). Poll again at [`next_timeout`](Leg::next_timeout) if nothing has arrived before. Times are ns
 /// on one monotonic clock. Packets cause no allocation unless more of them are queued than ever before.
 ///
-/// The layout is fixed: fields used for each packet come first, up to the start of the session.
+/// The layout is fixed. The fields that are used for each packet come first, up to the start of the session.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Leg<K: Keep = Store> {
@@ -215,7 +215,7 @@ pub struct Leg<K: Keep = Store> {
     takes: Arc<PayloadMap>,
     packets: u64,
     bytes: u64,
-    /// Clock rate of the audio received last.
+    /// Clock rate of the latest audio.
     clock_rate_hz: u32,
     audio_time: RtpTime,
     seq: SeqNum,
@@ -226,9 +226,9 @@ pub struct Leg<K: Keep = Store> {
     /// Whether RTP is off.
     is_held: bool,
     has_moved: bool,
-    /// The packet returned last; the next call frees its place.
+    /// The packet that was returned last. The next call frees its place.
     given: Option<K::Handle>,
-    /// Packets of possible next sources.
+    /// Packets of sources that may become the next one.
     waiting: Vec<Waiting<K::Handle>>,
     /// Packets that bypass the jitter buffer.
     #[allow(
@@ -238,11 +238,11 @@ pub struct Leg<K: Keep = Store> {
     beside: Option<Box<VecDeque<Beside<K::Handle>>>>,
     /// Whether [`poll_media`](Leg::poll_media) returns these packets.
     takes_beside: bool,
-    /// See [`set_direct_types`](Leg::set_direct_types).
+    /// The payload types that are forwarded directly: see [`set_direct_types`](Leg::set_direct_types).
     direct_types: u128,
-    /// Packets are forwarded directly.
+    /// Whether packets are forwarded directly.
     is_direct: bool,
-    /// Queued packets leave before direct ones.
+    /// Whether queued packets must leave before direct ones.
     is_draining: bool,
     jitter: JitterBuffer<QueuedPacket<K::Handle>>,
     store: K,
@@ -253,7 +253,7 @@ pub struct Leg<K: Keep = Store> {
     no_room: u64,
     no_destination: u64,
     refused: Refusals,
-    /// Set if quality is recorded.
+    /// The quality, if it is recorded.
     watch: Option<Box<Watch>>,
 }
 
@@ -261,7 +261,7 @@ impl Leg {
     /// Creates a leg that joins its session at `now_ns`.
     ///
     /// # Errors
-    /// A setting is out of range.
+    /// Fails if a setting is out of range.
     pub fn new(now_ns: u64, config: LegConfig) -> Result<Leg, LegError> {
         let places = config.jitter.capacity_packets + (WAITING_MAX + BESIDE_MAX) as u16 + 2;
         let mut leg = Leg::with_keeper(now_ns, config, Store::new(PACKET_BYTES_USUAL, places))?;
@@ -269,7 +269,7 @@ impl Leg {
         Ok(leg)
     }
 
-    /// Handles a datagram that arrived at `at_ns`. With mux, RTCP arrives on the RTP port, too.
+    /// Handles a datagram that arrived at `at_ns`. With mux, RTCP arrives on the RTP port too.
     #[inline]
     pub fn handle_datagram(
         &mut self,
@@ -287,7 +287,7 @@ impl Leg {
         }
     }
 
-    /// Bytes on the heap, in addition to the leg itself.
+    /// Returns the number of bytes on the heap, in addition to the leg itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.store.memory_bytes()
@@ -309,15 +309,15 @@ impl Leg {
         self.store.held() == ordered + aside + usize::from(self.given.is_some())
     }
 
-    /// Calls `fetch` with the addresses of memory that the next packet touches, so that the caller can prefetch it.
+    /// Calls `fetch` with addresses in the memory that the next packet touches, so that the caller can prefetch it.
     #[inline]
     pub fn prefetch(&self, fetch: &mut impl FnMut(*const u8)) {
         self.jitter.prefetch(fetch);
         fetch(self.store.next_address() as *const u8);
     }
 
-    /// Hands over all received packets that were not played yet, in order, for another process. `give` gets the arrival time
-    /// without jitter, the sender, and the packet. Nothing stays queued.
+    /// Gives up all received packets that were not played yet, in order, for another process. `give` gets the arrival time without jitter,
+    /// the sender, and the packet. No packet stays queued.
     pub fn give_up(&mut self, now_ns: u64, mut give: impl FnMut(u64, SocketAddr, &[u8])) {
         let Some((from, ..)) = self.admission.source() else {
             return;
@@ -332,7 +332,7 @@ impl Leg {
         }
     }
 
-    /// The state of the sent stream.
+    /// Returns the state of the sent stream.
     #[must_use]
     pub fn sent_state(&self) -> SentState {
         let sent = self.session.stats();
@@ -344,7 +344,7 @@ impl Leg {
         }
     }
 
-    /// Continues the stream of another process; packets sent here so far have reached no receiver.
+    /// Continues the stream of another process. No receiver has got the packets that were sent here so far.
     pub fn restore_sent(&mut self, state: &SentState) {
         self.session.set_ssrc(state.ssrc);
         self.session
@@ -352,7 +352,7 @@ impl Leg {
         self.seq = state.next_seq;
     }
 
-    /// The state that another process needs to continue.
+    /// Returns the state that another process needs to continue this leg.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> LegState {
         let sent = self.session.stats();
@@ -367,8 +367,8 @@ impl Leg {
         }
     }
 
-    /// Continues where another process stopped, skipping [`Outage::skipped_packets`] numbers. For a leg that has neither sent nor
-    /// received.
+    /// Continues where another process stopped, skipping [`Outage::skipped_packets`] numbers. Call this only for a leg that has neither
+    /// sent nor received anything.
     pub fn restore(&mut self, now_ns: u64, state: &LegState, skipped_packets: u16) {
         self.session.set_ssrc(state.ssrc);
         self.session
@@ -386,13 +386,13 @@ impl Leg {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Bytes from the start of a leg that a packet touches, for prefetching.
+    /// Number of bytes from the start of a leg that a packet touches, for prefetching.
     pub const HOT_BYTES: usize = std::mem::offset_of!(Leg<K>, session) + RtcpSession::HOT_BYTES;
 
-    /// Creates a leg that joins its session at `now_ns`; `keeper` stores its packets.
+    /// Creates a leg that joins its session at `now_ns`. `keeper` stores its packets.
     ///
     /// # Errors
-    /// A setting is out of range.
+    /// Fails if a setting is out of range.
     pub fn with_keeper(now_ns: u64, config: LegConfig, keeper: K) -> Result<Leg<K>, LegError> {
         let audio = *config.payloads.audio();
         let jitter = JitterBuffer::new(jitter::Config {
@@ -405,7 +405,7 @@ impl<K: Keep> Leg<K> {
         reports.clock_rates = ClockRates::new(audio.clock_rate_hz, &[]);
         reports.ntp_at_zero = config.ntp_at_zero;
         reports.profile = config.profile;
-        // The table holds the peer and the sources that it replaces. Packets of strangers are refused before they reach it.
+        // The table contains the peer and the sources that the peer replaces. Packets of strangers are refused before they reach it.
         reports.sources_max = SOURCES_MAX;
         Ok(Leg {
             admission: Admission::new(now_ns, config.admission),
@@ -465,7 +465,7 @@ impl<K: Keep> Leg<K> {
         Verdict::Rtcp
     }
 
-    /// Whether RTCP from this address may be from a receiver of our packets.
+    /// Whether RTCP from this address may come from a receiver of our packets.
     fn is_reported_to(&self, from: SocketAddr) -> bool {
         match self.destination {
             Destination::Fixed { rtp, .. } if self.mux => rtp == from,
@@ -491,32 +491,32 @@ impl<K: Keep> Leg<K> {
         Verdict::Refused(refusal)
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<LegEvent> {
         self.beginning
             .take()
             .or_else(|| self.session.poll_event().map(LegEvent::Report))
     }
 
-    /// Leaves the session: a BYE is due, if anything was ever sent.
+    /// Leaves the session. A BYE becomes due, if anything was ever sent.
     pub fn leave(&mut self, now_ns: u64, reason: &str) {
         self.session.send_bye(now_ns, reason);
     }
 
-    /// Time of the next poll if nothing arrives before; 0: now.
+    /// Returns the time of the next poll if nothing arrives before. 0 means now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let rtcp_ns = self.session.next_timeout();
         rtcp_ns.into_iter().chain(self.next_media()).min()
     }
 
-    /// Time of the next report.
+    /// Returns the time of the next report.
     #[must_use]
     pub fn next_report(&self) -> Option<u64> {
         self.session.next_timeout()
     }
 
-    /// Time of the next media if no packet arrives before.
+    /// Returns the time of the next media if no packet arrives before.
     #[must_use]
     pub fn next_media(&self) -> Option<u64> {
         let jitter_ns = self.jitter.next_timeout();
@@ -528,7 +528,7 @@ impl<K: Keep> Leg<K> {
         self.admission.set_authenticated(is_authenticated);
     }
 
-    /// Applies a new description of the peer. An address that the description does not replace stays the peer's.
+    /// Applies a new description of the peer. If the description does not replace the peer's address, it stays.
     pub fn relearn(&mut self, now_ns: u64, admission: AdmissionConfig, destination: Destination) {
         self.admission.relearn(now_ns, admission);
         self.destination = destination;
@@ -541,48 +541,48 @@ impl<K: Keep> Leg<K> {
         self.destination = destination;
     }
 
-    /// Ends the stream: everything queued is due now, in order.
+    /// Ends the stream. Everything that is queued becomes due, in order.
     pub fn release_all(&mut self) {
         self.jitter.release_all();
         let beside = self.beside.iter_mut().flat_map(|beside| beside.iter_mut());
         beside.for_each(Beside::release);
     }
 
-    /// The current source: its address and SSRC.
+    /// Returns the address and SSRC of the current source.
     #[must_use]
     pub fn source(&self) -> Option<(SocketAddr, Ssrc)> {
         self.admission.current()
     }
 
-    /// Changes the payload types that the peer sends and accepts. Queued packets keep the meaning of their numbers.
+    /// Changes the payload types that the peer sends and accepts. Queued packets keep the payload types that they had on arrival.
     pub fn set_payloads(&mut self, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
         self.payloads = PayloadMap::received(sends, self.mux);
         self.takes = takes;
-        // Looked up again with the next packet.
+        // The next packet looks up its payload type again.
         self.payload_type = NO_TYPE;
     }
 
-    /// Payload type of the latest audio, or of the audio to expect if only digits or noise arrived so far. `None` if no source is
-    /// sending, or if the payload types were signalled again since then.
+    /// Returns the payload type of the latest audio, or of the audio to expect if only digits or noise have arrived so far. `None` if no
+    /// source is sending, or if the payload types were signalled again since then.
     #[must_use]
     pub fn heard_payload(&self) -> Option<Payload> {
         self.source()?;
         self.payloads.get(self.payload_type).copied()
     }
 
-    /// Payload types that the peer sends.
+    /// Returns the payload types that the peer sends.
     #[must_use]
     pub fn payloads(&self) -> &Arc<PayloadMap> {
         &self.payloads
     }
 
-    /// Payload types that the peer accepts.
+    /// Returns the payload types that the peer accepts.
     #[must_use]
     pub fn takes(&self) -> &Arc<PayloadMap> {
         &self.takes
     }
 
-    /// Our SSRC.
+    /// Returns our SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.session.ssrc()
@@ -595,13 +595,13 @@ impl<K: Keep> Leg<K> {
         self.mux
     }
 
-    /// The delay of received packets, ns.
+    /// Returns the delay of received packets in the jitter buffer, ns.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {
         self.jitter.latency_ns()
     }
 
-    /// Counters and gauges.
+    /// Returns the counters and gauges.
     #[must_use]
     pub fn stats(&self) -> LegStats {
         LegStats {
@@ -621,30 +621,31 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Arrival time of the current source's last packet, ns. A source known from another process must first send a packet here.
+    /// Returns the arrival time of the current source's last packet, ns. If the source is known from another process, it must first send a
+    /// packet here.
     #[must_use]
     pub fn heard_ns(&self) -> Option<u64> {
         self.admission.heard_ns().filter(|_| self.packets > 0)
     }
 
-    /// The session's statistics of the sources, the current one first.
+    /// Returns the session's statistics of the sources, the current one first.
     pub fn sources(&self) -> impl Iterator<Item = session::SourceStats<'_>> {
         self.session.sources()
     }
 
-    /// Records quality from now on: [`LegStats::quality`](super::LegStats::quality). It takes some hundred bytes; calls record
+    /// Records quality from now on: see [`LegStats::quality`](super::LegStats::quality). This takes some hundred bytes. Calls record
     /// quality by default.
     pub fn record_quality(&mut self) {
         self.watch.get_or_insert_default();
     }
 
-    /// Sends extended reports (RFC 3611) with the regular ones, as agreed on with the peer: statistics and VoIP metrics of the
-    /// peer's stream. Records quality, too.
+    /// Sends extended reports (RFC 3611) with the regular ones, if the peer has agreed on that. They contain statistics and VoIP metrics of
+    /// the peer's stream. This also records quality.
     pub fn send_extended_reports(&mut self, sends: bool) {
         self.watch.get_or_insert_default().sends_extended = sends;
     }
 
-    /// The peer's last report on our packets, received at `at_ns`.
+    /// Returns the peer's last report on our packets, received at `at_ns`.
     pub(crate) fn report_of_peer(&self, at_ns: u64) -> Option<FarReport> {
         watch::report_of_peer(self, at_ns)
     }
@@ -657,11 +658,11 @@ impl<K: Keep> Leg<K> {
     }
 }
 
-/// RFC 3550, section 5.1: P.
+/// The padding bit P (RFC 3550, section 5.1).
 const PADDING_BIT: u8 = 0x20;
-/// A type that no packet has.
+/// A payload type that no packet has.
 const NO_TYPE: PayloadType = PayloadType(u8::MAX);
-/// Usual size of a stored packet: 20 ms of G.711 and a header, rounded up to whole cache lines.
+/// Usual size of a stored packet. It is 20 ms of G.711 and a header, rounded up to whole cache lines.
 const PACKET_BYTES_USUAL: usize = 192;
 /// Maximum number of sources in the session's table.
 const SOURCES_MAX: usize = 4;

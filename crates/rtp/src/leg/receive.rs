@@ -17,27 +17,26 @@ use crate::session::{self, RtpHeader};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueuedPacket<P> {
     pub(super) packet: P,
-    /// Offset of the payload.
+    /// Offset of the payload in the packet.
     start: u16,
     end: u16,
     payload_type: PayloadType,
     own_time: RtpTime,
-    /// A copy was forwarded directly.
+    /// Whether a copy was forwarded directly.
     is_sent: bool,
 }
 
 /// A packet of a source that is not yet the current one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting<P> {
-    /// `None`: addresses do not count.
+    /// The sender's address. `None`: addresses do not matter.
     from: Option<SocketAddr>,
     at_ns: u64,
     fields: Fields,
     packet: P,
 }
 
-/// A packet that bypasses the jitter buffer: an event or noise under another SSRC than the audio's, or a packet that is forwarded
-/// directly.
+/// A packet that bypasses the jitter buffer: an event or noise with another SSRC than the audio, or a packet that is forwarded directly.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside<P> {
     due_ns: u64,
@@ -46,11 +45,11 @@ pub(super) struct Beside<P> {
 
 #[derive(Debug, Clone, Copy)]
 enum Bypass<P> {
-    /// The next packet starts other numbers and timestamps.
+    /// The next packet starts unrelated numbers and timestamps.
     Restart,
     Packet {
         at_ns: u64,
-        /// Time on the audio's time line.
+        /// The packet's time on the audio's time line.
         time: RtpTime,
         fields: Fields,
         packet: P,
@@ -58,20 +57,20 @@ enum Bypass<P> {
     },
 }
 
-/// Fields of a packet that a leg needs, parsed once.
+/// The fields of a packet that a leg needs. They are parsed once.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields {
     header: RtpHeader,
     marker: bool,
     len: u16,
-    /// Offset of the payload.
+    /// Offset of the payload in the packet.
     start: u16,
     end: u16,
 }
 
 impl Fields {
-    /// Parses a datagram; `None` if it is not RTP. RTCP of a port with mux does not belong here: see
-    /// [`Channel::carried`](crate::packet::Channel::carried).
+    /// Parses a datagram. `None`: it is not RTP. If RTCP is multiplexed, the caller must not pass RTCP (see
+    /// [`Channel::carried`](crate::packet::Channel::carried)).
     #[inline]
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Fields> {
@@ -86,38 +85,38 @@ impl Fields {
         })
     }
 
-    /// Its SSRC.
+    /// Returns the packet's SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.header.ssrc
     }
 
-    /// Its sequence number.
+    /// Returns the packet's sequence number.
     #[must_use]
     pub fn seq(&self) -> SeqNum {
         self.header.seq
     }
 
-    /// Its timestamp.
+    /// Returns the packet's timestamp.
     #[must_use]
     pub fn time(&self) -> RtpTime {
         self.header.time
     }
 
-    /// The marker bit.
+    /// Returns the marker bit.
     #[must_use]
     pub fn marker(&self) -> bool {
         self.marker
     }
 
-    /// Its payload type.
+    /// Returns the packet's payload type.
     #[must_use]
     pub fn payload_type(&self) -> PayloadType {
         self.header.payload_type
     }
 }
 
-/// [`Media`] with the packets as their keeper stores them.
+/// The next [`Media`] of a leg, with packets in the form in which their keeper stores them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Due<P> {
     /// A packet.
@@ -135,11 +134,11 @@ pub enum Due<P> {
         /// Total duration.
         duration_ns: u64,
     },
-    /// See [`Media::Restart`].
+    /// The next numbers and timestamps are unrelated to those before: see [`Media::Restart`].
     Restart,
 }
 
-/// A packet in order. See [`MediaPacket`] for the fields.
+/// A packet in order. The fields are those of [`MediaPacket`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs, reason = "said at MediaPacket")]
 pub struct DuePacket<P> {
@@ -151,13 +150,13 @@ pub struct DuePacket<P> {
     pub play_ns: u64,
     pub discont: bool,
     pub delivery: Delivery,
-    /// Offset of the payload.
+    /// Offset of the payload in the packet.
     start: u16,
     end: u16,
 }
 
 impl Leg {
-    /// The next media that is due at `now_ns`. With `may_lose`, it may declare a loss that an unread datagram might prevent.
+    /// Returns the next media that are due at `now_ns`. With `may_lose`, this may report a loss that an unread datagram might prevent.
     #[inline]
     pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
         let due = self.poll_any(now_ns, may_lose)?;
@@ -206,7 +205,7 @@ impl Leg {
     #[inline]
     fn poll_any(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<<Store as Keep>::Handle>> {
         loop {
-            // Packets queued so far come before those that are forwarded directly.
+            // Packets that are queued leave before those that are forwarded directly.
             if self.is_direct && self.is_draining {
                 if let Some(due) = self.poll_due(now_ns, may_lose) {
                     return Some(due);
@@ -224,7 +223,7 @@ impl Leg {
         }
     }
 
-    /// Sets the payload types whose packets are forwarded directly from now on, a bit for each type; others leave in order. The
+    /// Sets the payload types whose packets are forwarded directly from now on, a bit for each type. All other packets leave in order. The
     /// jitter buffer still gets copies, for the reports and for listeners.
     #[inline]
     pub(crate) fn set_direct_types(&mut self, types: u128) {
@@ -340,7 +339,7 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// Keeps a packet that may start the next source, or continue the present one's numbers from another address.
+    /// Keeps a packet that may start the next source, or continue the current source from another address.
     #[cold]
     fn hold(
         &mut self,
@@ -370,7 +369,7 @@ impl<K: Keep> Leg<K> {
         Verdict::Held
     }
 
-    /// Moves the queued packets of this packet's sender to the jitter buffer, if their numbers lead up to it.
+    /// Moves the queued packets of this packet's sender to the jitter buffer, if their numbers lead up to this packet.
     #[cold]
     fn take_waiting(&mut self, now_ns: u64, from: SocketAddr, next: &RtpHeader) {
         let from = self.waiting_from(from);
@@ -408,8 +407,8 @@ impl<K: Keep> Leg<K> {
         self.drop_waiting_of(|_| true);
     }
 
-    /// Drops queued packets from the current source's address, and old ones. The current source continues, so they start no
-    /// other.
+    /// Drops queued packets that come from the current source's address, and old ones. The current source continues, so these packets start
+    /// no other source.
     #[cold]
     fn drop_stale(&mut self, at_ns: u64, from: SocketAddr) {
         let from = self.waiting_from(from);
@@ -418,7 +417,7 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// The sender's address, if addresses count.
+    /// Returns the sender's address, if addresses matter.
     fn waiting_from(&self, from: SocketAddr) -> Option<SocketAddr> {
         Some(from).filter(|_| self.admission.config().learn != Learn::Anyone)
     }
@@ -442,7 +441,7 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// Handles an event or noise of the party under another SSRC. It is played together with the audio of the same moment.
+    /// Handles an event or noise of the party with another SSRC. It is played together with the audio of the same moment.
     #[cold]
     fn take_beside(&mut self, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
         self.packets += 1;
@@ -483,7 +482,7 @@ impl<K: Keep> Leg<K> {
             .push_back(Beside { due_ns, what });
     }
 
-    /// Marks the next packet as the start of another numbering.
+    /// Marks that the next packet starts another numbering.
     #[cold]
     fn announce_source(&mut self, cause: ResyncCause) {
         self.jitter.announce_source(cause);
@@ -492,7 +491,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// The next due packet that bypasses the jitter buffer.
+    /// Returns the next due packet that bypasses the jitter buffer.
     #[inline]
     fn poll_beside(&mut self, now_ns: u64) -> Option<Due<K::Handle>> {
         if self.next_beside()? > now_ns {
@@ -523,7 +522,7 @@ impl<K: Keep> Leg<K> {
         })
     }
 
-    /// Time of the next packet that bypasses the jitter buffer.
+    /// Returns the time of the next packet that bypasses the jitter buffer.
     #[inline]
     pub(super) fn next_beside(&self) -> Option<u64> {
         self.beside.as_ref()?.front().map(|beside| beside.due_ns)
@@ -538,7 +537,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Handles another payload type of the current source, whose timestamps may use another clock rate.
+    /// Handles a change of the current source's payload type. The timestamps may then use another clock rate.
     #[cold]
     fn change_payload_type(&mut self, known: Option<Payload>) {
         let Some(payload) = known else { return };
@@ -577,7 +576,7 @@ impl<K: Keep> Leg<K> {
     fn accept(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Handle) {
         let payload_type = fields.header.payload_type;
         let is_passed = self.direct_types >> (payload_type.0 & 0x7f) & 1 != 0;
-        // Events and noise take the same way as their audio.
+        // Events and noise are forwarded in the same way as their audio.
         let is_direct = is_passed && (self.is_direct || payload_type == self.payload_type);
         if is_direct && !self.is_direct {
             self.release_all();
@@ -591,8 +590,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Forwards a packet directly, unless it is a duplicate. Without memory for a copy, the packet waits for its
-    /// deadline.
+    /// Forwards a packet directly, unless it is a duplicate. If there is no memory for a copy, the packet waits in the jitter buffer.
     fn arrive_directly(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Handle) {
         let copy = Some(&packet).filter(|_| self.has_room_beside());
         let copy = copy.and_then(|packet| self.store.copy(packet));
@@ -662,7 +660,8 @@ impl<K: Keep> Leg<K> {
         is_new
     }
 
-    /// Maps a timestamp to the audio's time line, unless it uses another clock rate.
+    /// Returns the time of a packet with another SSRC on the audio's time line. It is the packet's own timestamp if the clock rate is that
+    /// of the audio, or else the timestamp of the latest audio.
     #[cold]
     fn time_beside(&self, header: &RtpHeader) -> RtpTime {
         let audio_hz = self.clock_rate_hz;
@@ -678,7 +677,7 @@ impl<K: Keep> Leg<K> {
         self.refuse(Refusal::OwnSsrc)
     }
 
-    /// [`poll_media`](Leg::poll_media) for a custom keeper.
+    /// Returns the next media as [`poll_media`](Leg::poll_media) does, for a custom keeper.
     #[inline]
     pub fn poll_due(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<K::Handle>> {
         self.release();
@@ -747,19 +746,19 @@ impl<K: Keep> Leg<K> {
 }
 
 impl<P> Beside<P> {
-    /// Makes the packet due now.
+    /// Makes this packet due now.
     pub(super) fn release(&mut self) {
         self.due_ns = 0;
     }
 }
 
-/// Maximum number of queued packets of one possible next source: enough to confirm it.
+/// Maximum number of queued packets of one source that may be the next. They are enough to confirm it.
 const WAITING_OF_ONE_MAX: usize = session::ADDRESS_PACKETS as usize;
-/// Maximum number of queued packets of all possible sources. A stranger's packets thus do not displace the party's.
+/// Maximum number of queued packets of all such sources. With this limit, a stranger's packets do not displace the party's.
 pub(super) const WAITING_MAX: usize = 2 * WAITING_OF_ONE_MAX;
-/// Maximum age of a queued packet, ns: by then, a possible next source has sent its next packet.
+/// Maximum age of a queued packet, ns. By that time, a real source has sent another packet.
 const WAITING_NS_MAX: u64 = NS_PER_S;
-/// Maximum distance from the first queued packet to the one that confirms its source, with some packets lost or overtaken.
+/// Maximum distance from the first queued packet to the one that confirms its source. Packets between them may be lost or late.
 const LEADING_PACKETS_MAX: i32 = 32;
-/// Maximum number of packets that bypass the jitter buffer: three digits and the repeated ends of each, in one batch.
+/// Maximum number of packets that bypass the jitter buffer. It allows three digits with their repeated ends in one batch.
 pub(super) const BESIDE_MAX: usize = 16;

@@ -10,15 +10,15 @@ use crate::id::PayloadType;
 /// Rules for accepting senders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionConfig {
-    /// Networks whose senders are accepted; if empty, any sender is.
+    /// Networks whose senders are accepted. If there are none, any sender is.
     pub sources: Vec<Network>,
-    /// The peer's address as signalled. Other addresses are accepted later than this one.
+    /// The signalled address of the peer. Other addresses are accepted later than this one.
     pub peer: Option<SocketAddr>,
-    /// The signalled address of its RTCP (RFC 3605); `None`: the port after RTP's.
+    /// The signalled address of the peer's RTCP (RFC 3605). `None`: the port after that of RTP.
     pub rtcp: Option<SocketAddr>,
     /// Whether other addresses are accepted.
     pub learn: Learn,
-    /// Sends nothing to `peer` before the party's first packet: rtpengine's `NAT-wait`.
+    /// Whether nothing is sent to `peer` before the party's first packet. This is rtpengine's `NAT-wait`.
     pub waits: bool,
 }
 
@@ -42,26 +42,26 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// Why a datagram is refused. Each has a count in [`Refusals`].
+/// The reason why a datagram is refused. Each reason has a count in [`Refusals`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// Neither RTP nor RTCP.
+    /// It is neither RTP nor RTCP.
     Malformed,
     /// Its address is in none of [`AdmissionConfig::sources`].
     NotAllowed,
     /// It comes from an address other than the peer's.
     Stranger,
-    /// It comes from the peer's address, with another SSRC, while the current source sends.
+    /// It comes from the peer's address, but with another SSRC while the current source sends.
     OtherSource,
     /// Its payload type was not agreed on.
     PayloadType(PayloadType),
-    /// Its number is far from its source's sequence, and the next packet did not follow it.
+    /// Its number is far from the sequence of its source, and the next packet did not follow it.
     OutOfRange,
     /// It has our own SSRC.
     OwnSsrc,
 }
 
-/// Datagrams refused, by cause.
+/// Numbers of refused datagrams, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refusals {
     /// [`Refusal::Malformed`].
@@ -81,7 +81,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// The sum of all causes.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Refusals {

@@ -1,5 +1,5 @@
-//! A party, its far side and strangers in virtual time: whose packets are accepted, and which of them get packets. Each scene
-//! runs on a leg and on a gate.
+//! A party, its far side and strangers in virtual time. The tests check whose packets are accepted, and who gets packets. Each scene runs
+//! on a leg and on a gate.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ const WAIT_TICKS: usize = 5;
 /// The signalled address.
 const PARTY: &str = "192.0.2.1:5000";
 const STRANGER: &str = "198.51.100.66:7000";
-/// The party's address seen through a NAT.
+/// The party's address as a NAT shows it.
 const NAT: &str = "203.0.113.9:40000";
 /// The party's private address behind the NAT (RFC 1918).
 const PRIVATE: &str = "10.0.0.7:5000";
@@ -63,7 +63,7 @@ impl Sender {
     }
 }
 
-/// A leg and a gate with the same settings. Once a tick, the far side's packets go to the present destination of each.
+/// A leg and a gate with the same settings. Once in each tick, the far side's packets go to the present destination of each.
 struct Scene {
     leg: Leg,
     gate: Gate,
@@ -72,7 +72,7 @@ struct Scene {
     heard: Vec<u8>,
     /// The senders of the datagrams that the gate passed.
     passed: Vec<SocketAddr>,
-    /// Destinations of the far side's packets, by leg and gate.
+    /// Destinations of the far side's packets: by the leg, and by the gate.
     sent: [Vec<Option<SocketAddr>>; 2],
 }
 
@@ -126,7 +126,7 @@ impl Scene {
         assert!(self.leg.is_consistent(), "a place without a packet");
     }
 
-    /// Each of these senders sends a packet, then the far side sends, then 20 ms pass.
+    /// Lets each of these senders send a packet, then the far side, and then lets 20 ms pass.
     fn tick(&mut self, senders: &mut [&mut Sender]) {
         for sender in senders {
             self.send(sender);
@@ -153,14 +153,14 @@ impl Scene {
         self.leg.relearn(self.now_ns, admission, Destination::Peer);
     }
 
-    /// Accepted packets of this sender, by leg and gate.
+    /// Returns the number of packets of this sender that the leg and the gate accepted.
     fn heard(&self, sender: &Sender) -> [usize; 2] {
         let heard = self.heard.iter().filter(|mark| **mark == sender.mark);
         let passed = self.passed.iter().filter(|from| **from == sender.from);
         [heard.count(), passed.count()]
     }
 
-    /// The far side's packets to this sender, by leg and gate.
+    /// Returns the number of the far side's packets to this sender, as the leg and the gate address them.
     fn sent(&self, sender: &Sender) -> [usize; 2] {
         let count = |all: &Vec<Option<SocketAddr>>| {
             all.iter().filter(|to| **to == Some(sender.from)).count()
@@ -168,8 +168,7 @@ impl Scene {
         [count(&self.sent[0]), count(&self.sent[1])]
     }
 
-    /// Asserts that the party and the far side got at least 99 % of each other's `packets`, and that the stranger got 3 packets
-    /// at most.
+    /// Asserts that the party and the far side got at least 99 % of each other's `packets`, and that the stranger got at most 3 packets.
     fn assert_safe(&self, name: &str, party: &Sender, stranger: &Sender, packets: usize) {
         let enough = packets - packets / 100;
         let (heard, sent) = (self.heard(party), self.sent(party));
@@ -189,7 +188,7 @@ impl Scene {
     }
 }
 
-/// Each learning method that a proxy can choose, except `off`.
+/// Returns each learning method that a proxy can choose, except `off`.
 fn all_ways() -> Vec<Learn> {
     let methods = [Method::Immediate, Method::Delayed, Method::Heuristic];
     let fixed = [None, Some(3000)];
@@ -228,7 +227,7 @@ fn flood_of_strangers_does_not_starve_the_party() {
                     stranger.ssrc += u32::from(new_ssrcs);
                     scene.send(&mut stranger);
                 }
-                // The signalled party starts later. By then the stranger has taken the leg, if it can.
+                // The signalled party starts later. By that time, the stranger has taken the leg, if it can.
                 if tick >= 25 {
                     scene.tick(&mut [&mut party]);
                 }
@@ -238,7 +237,7 @@ fn flood_of_strangers_does_not_starve_the_party() {
     }
 }
 
-/// The kernel stamps packets that arrive between offer and answer; they are read once the call is up.
+/// Packets that arrive between offer and answer get their times from the kernel, and are read after the answer.
 #[test]
 fn packets_from_before_the_answer_are_not_learned() {
     for learn in all_ways() {
@@ -289,7 +288,7 @@ fn stray_packet_does_not_start_the_window() {
     scene.ticks(500, &mut []);
     scene.ticks(300, &mut [&mut party]);
     scene.assert_safe("strict", &party, &stranger, 300 - 4);
-    // With a fixed address, another port of the same NAT is refused, but the signalled address is not.
+    // If the address is fixed, another port of the same NAT is refused, but the signalled address is not.
     let mut moved = Sender::new("203.0.113.9:41000", b'm');
     scene.ticks(100, &mut [&mut moved]);
     assert_eq!(scene.heard(&moved), [0, 0]);
@@ -298,7 +297,7 @@ fn stray_packet_does_not_start_the_window() {
     assert_eq!(scene.heard(&signalled), [100, 99]);
 }
 
-/// RFC 3264, section 8.3.1: after an offer with another address, media go there. The old source sends for seconds.
+/// After an offer with another address, media go there (RFC 3264, section 8.3.1). The old source continues to send for seconds.
 #[test]
 fn a_new_description_is_followed_while_the_old_source_sends() {
     for learn in all_ways() {
@@ -339,7 +338,7 @@ fn a_repeated_description_changes_nothing() {
     }
 }
 
-/// RFC 3264, section 8.4: an address of 0.0.0.0 holds the party.
+/// An address of 0.0.0.0 puts the party on hold (RFC 3264, section 8.4).
 #[test]
 fn party_held_by_address_gets_nothing_until_resumed() {
     let learn = Learn::Once(Once::default());
@@ -379,7 +378,7 @@ fn a_nat_moves_its_port_after_half_a_second() {
     assert_eq!(scene.gate.to(), Some(at(PARTY)));
 }
 
-/// RFC 3711, section 3.3: a packet that passes authentication is from a holder of the keys.
+/// A packet that passes authentication comes from a holder of the keys (RFC 3711, section 3.3).
 #[test]
 fn authenticated_packets_move_the_leg_to_another_network() {
     for is_authenticated in [false, true] {
@@ -398,7 +397,7 @@ fn authenticated_packets_move_the_leg_to_another_network() {
     }
 }
 
-/// rtpengine's documentation of `media-handover`: "the endpoint address will be re-learned and moved to the new address".
+/// rtpengine's documentation says about `media-handover`: "the endpoint address will be re-learned and moved to the new address".
 #[test]
 fn a_handover_is_followed_when_the_old_source_stops() {
     let mut scene = Scene::of(PARTY, Learn::Follow { silence_ms: 500 });
@@ -411,8 +410,8 @@ fn a_handover_is_followed_when_the_old_source_stops() {
     assert_eq!(scene.leg.rtp_to(), Some(next.from));
 }
 
-/// rtpengine's documentation ranks addresses for `heuristic`: both parts as signalled, the address alone, the port alone,
-/// neither.
+/// For `heuristic`, rtpengine's documentation ranks addresses: those that are fully as signalled, those with the signalled IP address,
+/// those with the signalled port, and all others.
 #[test]
 fn a_better_rank_wins_while_the_address_is_learned() {
     let learn = |method| {
@@ -437,7 +436,7 @@ fn a_better_rank_wins_while_the_address_is_learned() {
         let expected = if wins { better.from } else { first.from };
         assert_eq!(to, [Some(expected); 2], "{method:?}");
     }
-    // `delayed` follows an address that still sends, for three seconds; `immediate` keeps the first address.
+    // For three seconds, `delayed` follows an address that still sends, whereas `immediate` keeps the first address.
     for (method, after_ms, wins) in [
         (Method::Delayed, 500, true),
         (Method::Delayed, 4000, false),
@@ -453,8 +452,7 @@ fn a_better_rank_wins_while_the_address_is_learned() {
     }
 }
 
-/// `asymmetric` and `endpoint-learning=off` accept packets from anywhere. A party that sends from its signalled address is
-/// accepted.
+/// `asymmetric` and `endpoint-learning=off` accept packets from anywhere. A party that sends from its signalled address is still preferred.
 #[test]
 fn signalled_address_wins_if_anyone_may_send() {
     let mut scene = Scene::of(PARTY, Learn::Anyone);
@@ -464,12 +462,12 @@ fn signalled_address_wins_if_anyone_may_send() {
     assert!(scene.heard(&party)[0] >= 99);
     assert!(scene.heard(&stranger)[0] <= 52);
     assert_eq!(scene.gate.to(), Some(at(PARTY)));
-    // Without the party, another source follows after the party's next packet is overdue.
+    // When the party stops, another source follows as soon as the party's next packet is overdue.
     scene.ticks(50, &mut [&mut stranger]);
     assert!(scene.heard(&stranger)[0] >= 97);
 }
 
-/// Between two packets of the party, two strange SSRCs take both places of candidates.
+/// Between two packets of the party, two unknown SSRCs take both places for candidates.
 #[test]
 fn changing_ssrcs_do_not_starve_the_party() {
     for is_first in [false, true] {
@@ -490,7 +488,7 @@ fn changing_ssrcs_do_not_starve_the_party() {
     }
 }
 
-/// A party behind the NAT of the signalled address, as named by `received-from`, uses another port.
+/// A party behind the NAT of the signalled address, which `received-from` states, uses another port.
 #[test]
 fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
     for learn in all_ways() {
@@ -506,7 +504,7 @@ fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
     }
 }
 
-/// A packet of an unknown payload type between a candidate's packets is not a loss.
+/// If a packet of an unknown payload type comes between the packets of a candidate, no packet is missing.
 #[test]
 fn unknown_payload_type_at_the_beginning_is_not_a_loss() {
     for peer in [PARTY, PRIVATE] {
@@ -518,12 +516,12 @@ fn unknown_payload_type_at_the_beginning_is_not_a_loss() {
         }
         scene.ticks(10, &mut []);
         assert_eq!(scene.leg.stats().jitter.lost, 0, "{peer}");
-        // At most five packets of a candidate are kept.
+        // At most five packets of a candidate are queued.
         assert!(scene.leg.stats().jitter.received >= 19, "{peer}");
     }
 }
 
-/// A party that only listens sends no RTP. Its RTCP shows that it uses its signalled address.
+/// A party that only listens sends no RTP. But its RTCP shows that it uses its signalled address.
 #[test]
 fn reports_from_the_signalled_address_keep_strangers_out() {
     let mut scene = Scene::of(PARTY, Learn::Once(Once::default()));
@@ -541,7 +539,7 @@ fn reports_from_the_signalled_address_keep_strangers_out() {
     );
 }
 
-/// RFC 4733 leaves the SSRC of events open. Some gateways give events another SSRC, during the audio or in a pause.
+/// RFC 4733 does not define the SSRC of events. Some gateways give events another SSRC, during the audio or in a pause.
 #[test]
 fn events_and_audio_from_one_address_count_as_one_party() {
     for is_paused in [false, true] {
@@ -567,7 +565,7 @@ fn events_and_audio_from_one_address_count_as_one_party() {
     }
 }
 
-/// RFC 3550, section 8: a participant may change its SSRC at any time.
+/// A participant may change its SSRC at any time (RFC 3550, section 8).
 #[test]
 fn a_new_ssrc_of_the_party_continues_its_audio() {
     let mut scene = Scene::of(PARTY, Learn::Once(Once::default()));
@@ -583,15 +581,15 @@ fn a_new_ssrc_of_the_party_continues_its_audio() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// For any behaviour of strangers, the signalled party has the leg from its second packet on and loses nothing. Afterwards no
-    /// other host's packets are accepted, and none gets packets.
+    /// Whatever strangers do, the signalled party has the leg from its second packet on, and loses nothing. After that, no packets of other
+    /// hosts are accepted, and no other host gets packets.
     #[test]
     fn the_signalled_party_always_has_the_leg(
         way in 0..6_usize,
         start in 0..60_usize,
         pause in 0..200_usize,
         strangers in prop::collection::vec(
-            // Host, port, SSRC, packets per tick, first and last tick.
+            // The values are host, port, SSRC, packets per tick, first tick and last tick.
             (2..40_u8, 0..3_u16, 0..4_u32, 1..4_usize, 0..300_usize, 1..300_usize),
             0..12,
         ),
@@ -613,7 +611,7 @@ proptest! {
                     }
                 }
             }
-            // The party starts late and is silent for up to four seconds in the middle.
+            // The party starts late, and is silent for up to four seconds in the middle.
             let speaks = tick >= start && !(100..100 + pause).contains(&tick);
             let before = (scene.heard.len(), scene.passed.len());
             let mut both = [&mut party];
@@ -634,7 +632,7 @@ proptest! {
         prop_assert!(heard[0] + 1 >= spoken && heard[1] + 1 >= spoken, "{heard:?} of {spoken}");
     }
 
-    /// A party behind a NAT is learned with its fifth packet, despite single packets from up to seven other addresses.
+    /// A party behind a NAT is learned with its fifth packet, even if up to seven other addresses send single packets.
     #[test]
     fn strangers_do_not_delay_a_party_behind_a_nat(
         way in 0..6_usize,

@@ -1,4 +1,4 @@
-//! Output of a leg and its destinations, changes to a running leg, and requests to its peer.
+//! What a leg sends, its destinations, changes to a running leg, and requests to its peer.
 
 use std::net::SocketAddr;
 
@@ -19,8 +19,8 @@ pub struct Stamp {
     pub time: RtpTime,
     /// The marker bit.
     pub marker: bool,
-    /// Time from the timestamp to the packet, in timestamp units. It matters for DTMF digits: all packets of a long digit have
-    /// its first timestamp.
+    /// Time from the timestamp to the packet, in timestamp units. It is not 0 only for DTMF digits, because all packets of a digit have the
+    /// timestamp of its start.
     pub elapsed: u32,
 }
 
@@ -37,8 +37,8 @@ impl Stamp {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Writes the header of the next packet to `out` and counts it as sent at `now_ns`. Returns the destination of the packet,
-    /// whose payload has `payload_bytes`; `None`: no destination is known yet, and nothing is written.
+    /// Writes the header of the next packet to `out`, and counts the packet as sent at `now_ns`. `payload_bytes` is the size of its
+    /// payload. Returns the destination of the packet. `None`: no destination is known yet, and nothing is written.
     #[inline]
     pub fn packetize(
         &mut self,
@@ -50,7 +50,7 @@ impl<K: Keep> Leg<K> {
         self.packetize_as(now_ns, self.seq, stamp, payload_bytes, out)
     }
 
-    /// [`packetize`](Self::packetize) with this number: the next one, one after a gap, or one that fills the gap.
+    /// Acts as [`packetize`](Self::packetize), but with this number. It may be the next one, one after a gap, or one that fills the gap.
     #[inline]
     pub(crate) fn packetize_as(
         &mut self,
@@ -68,13 +68,13 @@ impl<K: Keep> Leg<K> {
         if seq.distance_from(self.seq) >= 0 {
             self.seq = seq.plus(1);
         }
-        // RFC 3550, section 6.4.1: a report ties the timestamp of the present moment to the wall clock.
+        // A report relates the timestamp of the present moment to the wall clock (RFC 3550, section 6.4.1).
         let time = stamp.time.plus(stamp.elapsed);
         self.session.handle_rtp_sent(now_ns, time, payload_bytes, 1);
         Some(to)
     }
 
-    /// Counts a packet of another sender that is forwarded unchanged, under the sender's SSRC. Returns its destination.
+    /// Counts a packet of another sender that is forwarded unchanged, with the sender's SSRC. Returns its destination.
     pub(crate) fn forward(&mut self, now_ns: u64, packet: &MediaPacket<'_>) -> Option<SocketAddr> {
         let Some(to) = self.rtp_to() else {
             self.no_destination += 1;
@@ -89,19 +89,19 @@ impl<K: Keep> Leg<K> {
         Some(to)
     }
 
-    /// See [`RtcpSession::note_sent`](crate::session::RtcpSession::note_sent).
+    /// Notes a packet that was sent: see [`RtcpSession::note_sent`](crate::session::RtcpSession::note_sent).
     #[inline]
     pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
         self.session.note_sent(now_ns, ssrc, time, payload_bytes);
     }
 
-    /// The number of the next packet.
+    /// Returns the number of the next packet.
     #[inline]
     pub(crate) fn next_seq(&self) -> SeqNum {
         self.seq
     }
 
-    /// Skips this many sequence numbers: the receiver sees that packets are missing.
+    /// Skips this many sequence numbers, so that the receiver sees that packets are missing.
     pub fn skip(&mut self, packets: u32) {
         self.seq = self.seq.plus(packets as u16);
     }
@@ -119,7 +119,7 @@ impl<K: Keep> Leg<K> {
         loop {
             let len = self.session.poll_transmit(now_ns, out)?;
             watch::note_reported(self);
-            // The next report makes up for a report without a destination.
+            // A report without a destination is not sent. The next one makes up for it.
             if let Some(to) = self.rtcp_to()
                 && !self.is_silent
             {
@@ -128,14 +128,14 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Destination of RTP; `None`: no address is known, or the peer is held.
+    /// Returns the destination of RTP. `None`: no address is known, or the peer is held.
     #[inline]
     #[must_use]
     pub fn rtp_to(&self) -> Option<SocketAddr> {
         self.peer_address().filter(|_| !self.is_held)
     }
 
-    /// Address of the peer. Nothing is sent to an unspecified address: the kernel takes it for this machine.
+    /// Returns the peer's address. If it is unspecified, returns `None`, because the kernel takes such an address for this machine.
     #[inline]
     fn peer_address(&self) -> Option<SocketAddr> {
         match self.destination {
@@ -144,8 +144,8 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Destination of RTCP: the source address of received RTCP. Until that is known, the signalled address, or the port after
-    /// RTP's (RFC 3550, section 11). With mux, the destination of RTP.
+    /// Returns the destination of RTCP. This is the source address of received RTCP. Until that is known, it is the signalled address, or
+    /// the port after that of RTP (RFC 3550, section 11). With mux, it is the destination of RTP.
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
         let rtp = self.peer_address()?;
@@ -163,13 +163,13 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// RTCP address of a peer that uses its signalled address.
+    /// Returns the RTCP address of a peer that uses its signalled address.
     fn signalled_rtcp(&self) -> Option<SocketAddr> {
         let signalled = self.admission.config().rtcp;
         signalled.filter(|to| !is_none(*to))
     }
 
-    /// Second destination of the reports, if RTP goes to another address than it comes from: there, the sender learns how its
+    /// Returns a second destination of the reports, if RTP goes to another address than it comes from. There, the sender learns how its
     /// packets arrive.
     #[must_use]
     pub fn rtcp_to_source(&self) -> Option<SocketAddr> {
@@ -185,11 +185,11 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Receives with these settings from now on, as if nothing had been received before; the RTCP reports continue. Queued
-    /// packets are dropped.
+    /// Receives with these settings from now on, as if nothing had been received before. Queued packets are dropped, and the RTCP reports
+    /// continue.
     ///
     /// # Errors
-    /// A setting is out of range; nothing changes.
+    /// Fails if a setting is out of range. In this case, nothing changes.
     pub fn receive_anew(&mut self, receiving: Receiving) -> Result<(), LegError> {
         let clock_rate_hz = receiving.payloads.audio().clock_rate_hz;
         let jitter = JitterBuffer::new(jitter::Config {
@@ -220,11 +220,11 @@ impl<K: Keep> Leg<K> {
         while self.poll_due(u64::MAX, true).is_some() {}
     }
 
-    /// Changes settings of the jitter buffer: latency, drops, tolerances and a larger capacity, but neither the clock rate nor
-    /// the skew.
+    /// Changes settings of the jitter buffer. Latency, drops and tolerances may change, and the capacity may grow. The clock rate and the
+    /// skew do not change.
     ///
     /// # Errors
-    /// A setting is out of range.
+    /// Fails if a setting is out of range.
     pub fn set_jitter(&mut self, config: &jitter::Config) -> Result<(), LegError> {
         self.jitter.set_drop_on_latency(config.drop_on_latency);
         self.jitter.set_release(config.release);
@@ -237,7 +237,7 @@ impl<K: Keep> Leg<K> {
         Ok(())
     }
 
-    /// See [`JitterBuffer::set_ahead_ns`].
+    /// Sets how early media are due: see [`JitterBuffer::set_ahead_ns`].
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.jitter.set_ahead_ns(ahead_ns);
     }
@@ -249,15 +249,14 @@ impl<K: Keep> Leg<K> {
         self.jitter.is_loss_due(now_ns)
     }
 
-    /// The next packet to leave.
+    /// Returns the packet that leaves next.
     #[inline]
     #[must_use]
     pub fn next_queued(&self) -> Option<&K::Handle> {
         self.jitter.peek().map(|queued| &queued.packet)
     }
 
-    /// Calls `fetch` with the addresses of the places of the next packets in the jitter buffer, so that the caller can prefetch
-    /// them.
+    /// Calls `fetch` with addresses in the memory of the next packets in the jitter buffer, so that the caller can prefetch it.
     #[inline]
     pub fn prefetch_queue(&self, fetch: &mut impl FnMut(*const u8)) {
         self.jitter.prefetch(fetch);
@@ -269,7 +268,7 @@ impl<K: Keep> Leg<K> {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// Changes the SSRC; the caller's packets have the new one already.
+    /// Changes the SSRC. The caller's packets have the new one already.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         self.session.set_ssrc(ssrc);
     }
@@ -279,13 +278,13 @@ impl<K: Keep> Leg<K> {
         self.session.set_cname(cname);
     }
 
-    /// Changes the rules for feedback from `now_ns` on, as both sides agreed.
+    /// Changes the rules for feedback from `now_ns` on, as both sides have agreed.
     pub fn set_profile(&mut self, now_ns: u64, profile: Profile, reduced_size: bool) {
         self.session.set_profile(now_ns, profile, reduced_size);
     }
 
-    /// Sets whether RTP and RTCP share one port (RFC 5761). With mux, the payload types 64 to 95 are refused from now on; without
-    /// it, the next [`set_payloads`](Self::set_payloads) allows them.
+    /// Sets whether RTP and RTCP share one port (RFC 5761). With mux, the payload types 64 to 95 are refused from now on. Without it, the
+    /// next [`set_payloads`](Self::set_payloads) allows them.
     pub fn set_mux(&mut self, mux: bool) {
         self.payloads = PayloadMap::received(self.payloads.clone(), mux);
         self.mux = mux;
@@ -301,15 +300,15 @@ impl<K: Keep> Leg<K> {
         self.is_silent = is_silent;
     }
 
-    /// Whether others may know our SSRC because RTP or RTCP was sent.
+    /// Whether other participants may know our SSRC, because RTP or RTCP was sent.
     #[must_use]
     pub fn has_sent(&self) -> bool {
         self.session.has_sent()
     }
 
-    /// Requests a new picture from a source. With `full`, it requests a full picture, independent of the last one (RFC 5104,
-    /// section 4.3.1), otherwise it sends a loss indication (RFC 4585, section 6.3.1). Without `media`, or if it is unknown,
-    /// the request goes to the current source. Returns false if no source is known or the request cannot be sent now.
+    /// Requests a new picture from a source. With `full`, it requests a full picture, which does not depend on earlier ones (RFC 5104,
+    /// section 4.3.1). Otherwise it sends a loss indication (RFC 4585, section 6.3.1). If `media` is `None` or unknown, the request goes to
+    /// the current source. Returns `false` if no source is known, or if the request cannot be sent now.
     pub fn request_picture(&mut self, now_ns: u64, media: Option<Ssrc>, full: bool) -> bool {
         let known = media.filter(|media| self.knows(*media));
         let Some(media) = known.or(self.session.current_ssrc()) else {
@@ -323,8 +322,8 @@ impl<K: Keep> Leg<K> {
             }
     }
 
-    /// Requests packets from a source again (RFC 4585, section 6.2.1). Returns false if the source is unknown or the request
-    /// cannot be sent now.
+    /// Requests packets from a source again (RFC 4585, section 6.2.1). Returns `false` if the source is unknown, or if the request cannot
+    /// be sent now.
     pub fn request_packets(&mut self, now_ns: u64, media: Ssrc, lost: &[SeqNum]) -> bool {
         let lost = lost.iter().copied();
         !self.is_silent && self.knows(media) && self.session.request_nack(now_ns, media, lost)
@@ -337,11 +336,11 @@ impl<K: Keep> Leg<K> {
     }
 }
 
-/// RFC 3550, section 11: RTCP has the next port.
+/// Returns the next port, which RTCP uses (RFC 3550, section 11).
 pub(super) fn after(rtp: SocketAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(rtp.ip(), rtp.port().checked_add(1)?))
 }
 
-/// Bytes of a header without CSRC entries and extension (RFC 3550, section 5.1).
+/// Number of bytes of a header without CSRC entries and extension (RFC 3550, section 5.1).
 pub const HEADER_BYTES: usize = 12;
 const VERSION: u8 = 2;

@@ -1,24 +1,24 @@
-//! Saved state of a leg: after a restart of the process its peer notices only a gap.
+//! The saved state of a leg. If another process continues from it, the peer notices only a gap.
 
 use std::net::SocketAddr;
 
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 
-/// Time without service for a party, between a snapshot and its restoration.
+/// The time between a snapshot and its restoration, in which a party was not served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outage {
     /// Time from the snapshot to the restoration, ns.
     pub elapsed_ns: u64,
-    /// Time after the snapshot in which packets may have left, ns: the interval of snapshots, plus the time to store one. Their
-    /// numbers are not used again.
+    /// Time after the snapshot in which packets may have left, ns. It is the interval of snapshots, plus the time to store one. The numbers
+    /// of those packets are not used again.
     pub unsaved_ns: u64,
 }
 
 impl Outage {
-    /// Number of sequence numbers to skip for packets of `packet_ns`.
+    /// Returns the number of sequence numbers to skip for packets of `packet_ns`.
     ///
-    /// The result is twice the packets of [`unsaved_ns`](Self::unsaved_ns), for digits and their repeated ends, plus a slice;
-    /// at most [`SKIPPED_PACKETS_MAX`]. It is 0 if no packet can have left after the snapshot.
+    /// The result is twice the number of packets in [`unsaved_ns`](Self::unsaved_ns), to allow for digits and their repeated ends, plus a
+    /// slice. It is at most [`SKIPPED_PACKETS_MAX`], and 0 if no packet can have left after the snapshot.
     #[must_use]
     pub fn skipped_packets(&self, packet_ns: u64) -> u16 {
         if self.unsaved_ns == 0 {
@@ -28,7 +28,7 @@ impl Outage {
         packets.min(u64::from(SKIPPED_PACKETS_MAX)) as u16
     }
 
-    /// Number of RTCP packets that may have left.
+    /// Returns the number of RTCP packets that may have left.
     #[must_use]
     pub fn rtcp_packets(&self) -> u32 {
         let packets = self.unsaved_ns / NS_PER_S * RTCP_PER_S + RTCP_PER_S;
@@ -43,36 +43,36 @@ pub struct LegState {
     pub ssrc: Ssrc,
     /// The number of the next packet.
     pub next_seq: SeqNum,
-    /// RTP packets sent, for sender reports.
+    /// Number of RTP packets that were sent, for sender reports.
     pub packets_sent: u64,
-    /// Bytes of their payloads.
+    /// Number of bytes in the payloads of those packets.
     pub octets_sent: u64,
     /// The current source, with the number of its last packet.
     pub source: Option<(SocketAddr, Ssrc, SeqNum)>,
-    /// Source address of its RTCP.
+    /// Source address of the current source's RTCP.
     pub rtcp_from: Option<SocketAddr>,
-    /// The time for learning addresses has passed.
+    /// Whether the time for learning addresses has passed.
     pub is_fixed: bool,
 }
 
-/// Our own stream of a [`Leg`](super::Leg).
+/// The state of the stream that a [`Leg`](super::Leg) sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentState {
     /// Our SSRC.
     pub ssrc: Ssrc,
     /// The number of the next packet.
     pub next_seq: SeqNum,
-    /// RTP packets sent, for sender reports.
+    /// Number of RTP packets that were sent, for sender reports.
     pub packets_sent: u64,
-    /// Bytes of their payloads.
+    /// Number of bytes in the payloads of those packets.
     pub octets_sent: u64,
 }
 
-/// Maximum number of skipped sequence numbers: half of the range in which an SRTP receiver can detect that a packet is newer (RFC
+/// Maximum number of skipped sequence numbers. It is half of the range in which an SRTP receiver can detect that a packet is newer (RFC
 /// 3711, section 3.3.1).
 pub const SKIPPED_PACKETS_MAX: u16 = 1 << 14;
 /// Number of packets that leave at once.
 const SLICE_PACKETS: u64 = 16;
-/// Maximum rate of RTCP packets, early feedback included; a party that speaks sends one every few seconds. SRTCP has 2^31
-/// indices.
+/// Maximum rate of RTCP packets, with early feedback. A party that speaks sends one every few seconds. SRTCP has 2^31 indices, so the
+/// excess does not matter.
 const RTCP_PER_S: u64 = 100;

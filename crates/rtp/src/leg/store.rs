@@ -9,13 +9,13 @@ pub trait Keep: fmt::Debug {
     /// The handle of a stored packet.
     type Handle: fmt::Debug;
 
-    /// Stores an accepted packet; `None`: no memory is left.
+    /// Stores an accepted packet. Returns `None` if no memory is left.
     fn keep(&mut self, arriving: Self::Arriving<'_>) -> Option<Self::Handle>;
 
     /// Releases a packet that will not be returned.
     fn let_go(&mut self, handle: Self::Handle);
 
-    /// Stores another copy of a packet; `None`: no memory is left, or this keeper makes no copies.
+    /// Stores another copy of a packet. Returns `None` if no memory is left, or if this keeper makes no copies.
     fn copy(&mut self, _handle: &Self::Handle) -> Option<Self::Handle> {
         None
     }
@@ -61,14 +61,14 @@ impl Keep for Store {
 pub struct Store {
     bytes: Vec<u8>,
     place_bytes: usize,
-    /// Places without a payload.
+    /// Places that contain no payload.
     free: Vec<u16>,
     places: u16,
     places_max: u16,
 }
 
 impl Store {
-    /// Creates a store with room for `places_max` payloads, each of `place_bytes` at first.
+    /// Creates a store with room for `places_max` payloads. Each place has `place_bytes` at first.
     pub(super) fn new(place_bytes: usize, places_max: u16) -> Store {
         Store {
             bytes: Vec::new(),
@@ -103,7 +103,7 @@ impl Store {
         &self.bytes[start..start + usize::from(stored.len)]
     }
 
-    /// Frees the place of a payload. Must be called once for each inserted payload.
+    /// Frees the place of a payload. Call this once for each inserted payload.
     #[inline]
     pub(super) fn remove(&mut self, stored: Stored) {
         self.free.push(stored.place);
@@ -121,7 +121,7 @@ impl Store {
         Some(place)
     }
 
-    /// Enlarges all places. It happens a few times in a leg's life, because places double.
+    /// Enlarges all places. This happens only a few times in a leg's life, because the size doubles.
     #[cold]
     fn widen(&mut self, len: usize) -> Option<()> {
         if len > PLACE_BYTES_MAX {
@@ -137,7 +137,7 @@ impl Store {
         Some(())
     }
 
-    /// Number of stored payloads.
+    /// Returns the number of stored payloads.
     pub(super) fn held(&self) -> usize {
         usize::from(self.places) - self.free.len()
     }
@@ -146,14 +146,14 @@ impl Store {
         self.bytes.capacity() + self.free.capacity() * size_of::<u16>()
     }
 
-    /// Address for the next payload, for prefetching. Not to be dereferenced.
+    /// Returns the address at which the next payload will be stored, for prefetching. It must not be dereferenced.
     pub(super) fn next_address(&self) -> usize {
         let place = self.free.last().copied().unwrap_or(0);
         self.bytes.as_ptr() as usize + usize::from(place) * self.place_bytes
     }
 }
 
-/// Maximum size of a place: more than a UDP datagram on Ethernet carries. Jumbo frames are not for audio.
+/// Maximum size of a place. A UDP datagram on Ethernet carries less. Jumbo frames are not used for audio.
 const PLACE_BYTES_MAX: usize = 2048;
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The naive twin: a list of vectors.
+        /// The reference is a simple list of vectors.
         #[test]
         fn stored_payloads_are_returned(steps in proptest::collection::vec((0_usize..3000, any::<bool>()), 0..200)) {
             let mut store = Store::new(192, 16);

@@ -1,4 +1,4 @@
-//! A leg in virtual time and its senders, with which the tests of legs work.
+//! A leg in virtual time, and its senders, for the tests of legs.
 
 use std::collections::VecDeque;
 
@@ -53,14 +53,14 @@ pub(super) fn telephony() -> LegConfig {
     ])
 }
 
-/// A leg in virtual time, and its owner's view.
+/// A leg in virtual time, and what its owner gets from it.
 pub(super) struct Bed {
     pub(super) leg: Leg,
     pub(super) now_ns: u64,
-    /// The output, in short.
+    /// A short description of each output.
     pub(super) heard: Vec<String>,
     pub(super) events: VecDeque<LegEvent>,
-    /// Sent RTCP.
+    /// RTCP that was sent.
     pub(super) rtcp: Vec<(Vec<u8>, SocketAddr)>,
 }
 
@@ -159,7 +159,7 @@ impl Bed {
         self.drain();
     }
 
-    /// A packet every 20 ms.
+    /// Lets a sender send a packet every 20 ms.
     pub(super) fn stream(&mut self, sender: &mut Sender, packets: u32) {
         for _ in 0..packets {
             self.send(sender);
@@ -167,7 +167,7 @@ impl Bed {
         }
     }
 
-    /// Number of packets received since the last call.
+    /// Returns the number of packets received since the last call.
     pub(super) fn heard(&mut self, what: &str) -> usize {
         let count = self.heard.iter().filter(|one| *one == what).count();
         self.heard.retain(|one| one != what);

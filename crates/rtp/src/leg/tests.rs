@@ -29,7 +29,7 @@ fn stranger_is_only_counted() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 10);
-    // 32 sources, with five packets of each between any two of the peer's; each 32nd one has our own SSRC.
+    // There are 32 sources. Each sends five packets between any two of the peer's, and one of them has our own SSRC.
     let mut strangers: Vec<Sender> = (0..32)
         .map(|n| Sender::new(ELSEWHERE, if n == 31 { OURS.0 } else { 0x100 + n }, b's'))
         .collect();
@@ -50,7 +50,7 @@ fn stranger_is_only_counted() {
     assert_eq!(bed.leg.ssrc(), OURS, "no collision can be forced");
 }
 
-/// RFC 3550, section 6.4: a sender report; 8 bytes of a receiver report are enough to be valid.
+/// Returns a receiver report. Its 8 bytes are enough for valid RTCP (RFC 3550, section 6.4).
 fn receiver_report(ssrc: u32) -> Vec<u8> {
     let mut bytes = vec![0x80, 201, 0, 1];
     bytes.extend(ssrc.to_be_bytes());
@@ -82,7 +82,7 @@ fn forged_rtcp_redirects_nothing_to_a_stranger() {
         bed.leg.handle_rtcp(bed.now_ns, address(ELSEWHERE), &forged);
         assert_eq!(bed.leg.rtcp_to(), Some(address(rtcp_to)));
         if !mux {
-            // Behind a NAT, the port differs.
+            // The peer is behind a NAT, so the port differs.
             bed.leg
                 .handle_rtcp(bed.now_ns, address("192.0.2.1:61000"), &receiver_report(1));
             assert_eq!(bed.leg.rtcp_to(), Some(address("192.0.2.1:61000")));
@@ -107,7 +107,7 @@ fn a_bye_counts_only_if_it_comes_from_the_peer() {
     );
     let is_bye = |event: &LegEvent| matches!(event, LegEvent::Report(Event::Bye { .. }));
     assert_eq!(bed.events.iter().filter(|event| is_bye(event)).count(), 1);
-    // A source that sends a BYE and continues is accepted.
+    // If a source sends a BYE and continues, it is accepted.
     bed.heard.clear();
     bed.stream(&mut peer, 200);
     assert_eq!(bed.heard("p"), 200);
@@ -140,7 +140,7 @@ fn two_senders_at_one_address_do_not_mix() {
 
 #[test]
 fn two_forged_packets_do_not_mute_the_caller() {
-    // An attacker that knows the address and spoofs it: at once, and just when the caller's next packet is due.
+    // An attacker knows the address and spoofs it: at once, or just when the caller's next packet is due.
     for pause_ms in [0, 15, 19] {
         let mut bed = Bed::new(telephony());
         let (mut peer, mut forger) = (Sender::new(PEER, 1, b'p'), Sender::new(PEER, 2, b'f'));
@@ -176,7 +176,7 @@ fn restarted_program_is_accepted_after_half_a_second() {
     bed.stream(&mut Sender::new(PEER, 1, b'1'), 100);
     let mut again = Sender::new("192.0.2.1:5044", 2, b'2');
     bed.stream(&mut again, 100);
-    // As documented, the program is accepted with its next packet after half a second. Kept packets are played as well.
+    // As documented, the program is accepted with its next packet after half a second. Its packets that were kept are played too.
     let heard = bed.heard("2");
     assert!((100 - 26..=100).contains(&heard), "{heard}");
     assert_eq!(bed.leg.rtp_to(), Some(again.from));
@@ -205,7 +205,7 @@ fn a_nat_that_rebinds_loses_half_a_second_at_most() {
     assert!(bed.events.iter().any(moved));
 }
 
-/// Three seconds of silence, as in hold, followed by another sender.
+/// After three seconds of silence, as in hold, another sender comes.
 #[test]
 fn another_sender_cannot_take_a_held_call() {
     let signalled = AdmissionConfig {
@@ -290,7 +290,7 @@ fn a_peer_behind_a_nat_is_learned_within_the_window() {
         (bed.heard("p"), bed.leg.rtp_to()),
         (10, Some(address(PEER)))
     );
-    // RFC 3264, section 8.3.1: another address in a new offer. The leg learns again.
+    // A new offer has another address (RFC 3264, section 8.3.1), so the leg learns again.
     let moved = AdmissionConfig {
         peer: Some(address("10.0.0.8:5000")),
         ..admission
@@ -319,7 +319,7 @@ fn unnegotiated_payload_type_is_not_a_loss() {
         (bed.heard("p"), bed.heard("?"), bed.heard.len()),
         (35, 5, 0)
     );
-    // A single packet makes no source.
+    // A single packet does not make a source.
     let mut bed = Bed::new(telephony());
     peer.payload_type = 18;
     bed.stream(&mut peer, 10);
@@ -327,7 +327,7 @@ fn unnegotiated_payload_type_is_not_a_loss() {
     assert_eq!(bed.leg.stats().refused.payload_types, 10);
 }
 
-/// RFC 3550, A.8: a clean line has no jitter, whatever its clock rate.
+/// If no packet is lost or delayed, there is no jitter, whatever the clock rate is (RFC 3550, appendix A.8).
 #[test]
 fn a_clean_line_of_44100_hz_has_no_jitter() {
     for first in [0, 11] {
@@ -349,7 +349,7 @@ fn a_clean_line_of_44100_hz_has_no_jitter() {
     }
 }
 
-/// RFC 3550, section 8.2.
+/// The collision is handled as in RFC 3550, section 8.2.
 #[test]
 fn after_a_collision_everything_but_the_bye_has_the_new_ssrc() {
     let mut bed = Bed::new(telephony());
@@ -367,7 +367,7 @@ fn after_a_collision_everything_but_the_bye_has_the_new_ssrc() {
         Some(address(PEER))
     );
     assert_eq!(header[8..], OURS.0.to_be_bytes());
-    // The peer happens to choose our number.
+    // By chance, the peer chooses our SSRC.
     peer.ssrc = OURS.0;
     bed.stream(&mut peer, 3);
     let new = bed.leg.ssrc();
@@ -435,7 +435,7 @@ fn reports_keep_one_ssrc_and_end_with_a_bye() {
     );
 }
 
-/// RFC 3550, section 6.4.1: the timestamp "Corresponds to the same time as the NTP timestamp".
+/// The timestamp "Corresponds to the same time as the NTP timestamp" (RFC 3550, section 6.4.1).
 #[test]
 fn report_ties_its_timestamp_to_the_present_even_during_a_digit() {
     let mut bed = Bed::new(telephony());
@@ -443,7 +443,7 @@ fn report_ties_its_timestamp_to_the_present_even_during_a_digit() {
     let mut header = [0; HEADER_BYTES];
     for number in 0..1000_u32 {
         bed.send(&mut peer);
-        // After one second, a digit is held down.
+        // After one second, a digit is pressed and held.
         let elapsed = (number * 160).saturating_sub(8000);
         let stamp = Stamp {
             payload_type: PayloadType(if elapsed > 0 { 101 } else { 0 }),
@@ -468,7 +468,7 @@ fn report_ties_its_timestamp_to_the_present_even_during_a_digit() {
     }
 }
 
-/// RFC 3550, A.1: "Two sequential packets -- assume that the other side restarted".
+/// "Two sequential packets -- assume that the other side restarted" (RFC 3550, appendix A.1).
 #[test]
 fn a_restart_of_the_sequence_numbers_loses_no_packet() {
     let mut bed = Bed::new(telephony());
@@ -478,7 +478,7 @@ fn a_restart_of_the_sequence_numbers_loses_no_packet() {
     bed.stream(&mut peer, 100);
     assert_eq!(bed.heard("p"), 200);
     assert_eq!(bed.heard, ["restart"]);
-    // A stray packet moves nothing.
+    // A stray packet does not change the source.
     let mut stray = Sender { seq: 9, ..peer };
     bed.send(&mut stray);
     bed.stream(&mut peer, 100);
@@ -492,14 +492,14 @@ fn a_leg_needs_little_memory() {
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 100);
     let bytes = size_of::<Leg>() + bed.leg.heap_bytes() + 64 * 64;
-    // docs: 10 KiB a leg, the jitter buffer's ring included.
+    // The documentation says 10 KiB for a leg, including the ring of the jitter buffer.
     assert!(bytes < 10 * 1024, "{bytes} bytes");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// No input from the network causes a panic or leaks a place.
+    /// No input from the network causes a panic or leaks a place of the store.
     #[test]
     fn every_place_is_freed_after_any_input(
         steps in proptest::collection::vec(
@@ -510,7 +510,7 @@ proptest! {
         let mut bed = Bed::new(telephony());
         for (host, step, ssrc, second, ms, len) in steps {
             let mut bytes = vec![0x80, if second < 200 { 0 } else { second }];
-            // Close together, far apart, and on both sides of the wrap-around.
+            // The numbers are close together, far apart, and on both sides of the wrap-around.
             let seq = [65_534_u16, 0, 1, 30_000, 30_001, 30_200][usize::from(step)];
             bytes.extend(seq.wrapping_add(u16::from(second) % 3).to_be_bytes());
             bytes.extend((u32::from(seq) * 160).to_be_bytes());
@@ -528,8 +528,8 @@ proptest! {
     }
 }
 
-/// RFC 3605: the port of RTCP "when that port is not the next higher (odd) port number following the RTP port", and its address
-/// if it differs.
+/// The description states the port of RTCP "when that port is not the next higher (odd) port number following the RTP port" (RFC 3605), and
+/// its address if that differs.
 #[test]
 fn reports_go_to_the_signalled_address() {
     let elsewhere = SocketAddr::from(([192, 0, 2, 77], 9_000));
@@ -546,13 +546,14 @@ fn reports_go_to_the_signalled_address() {
     };
     let mut bed = Bed::new(signalled.clone());
     assert_eq!(bed.leg.rtcp_to(), Some(elsewhere));
-    // An empty receiver report (RFC 3550, section 6.4.2).
+    // This is an empty receiver report (RFC 3550, section 6.4.2).
     let report = [0x80, 201, 0, 1, 0, 0, 0, 9];
     let refused = Verdict::Refused(Refusal::Stranger);
     assert_eq!(bed.leg.handle_rtcp(0, stranger, &report), refused);
     assert_eq!(bed.leg.handle_rtcp(0, elsewhere, &report), Verdict::Rtcp);
     assert_eq!(bed.leg.rtcp_to(), Some(elsewhere));
-    // A party behind a NAT uses the address of its media, so its reports do not come from the signalled address.
+    // The party is behind a NAT, where its media and its reports have the same address. So the reports do not come from the signalled
+    // address.
     let behind = SocketAddr::from(([198, 51, 100, 4], 6_000));
     let mut bed = Bed::new(signalled.clone());
     for number in 0..20_u16 {
@@ -565,7 +566,7 @@ fn reports_go_to_the_signalled_address() {
     }
     assert_eq!(bed.leg.rtp_to(), Some(behind));
     assert_eq!(bed.leg.rtcp_to(), Some(SocketAddr::new(behind.ip(), 6_001)));
-    // With one port for both, reports go to the RTP port (RFC 5761).
+    // If both share a port, reports go to the RTP port (RFC 5761).
     let mut bed = Bed::new(LegConfig {
         mux: true,
         ..signalled
@@ -574,7 +575,7 @@ fn reports_go_to_the_signalled_address() {
     assert_eq!(bed.leg.handle_rtcp(0, elsewhere, &report), refused);
 }
 
-/// A payloader's SSRC changes, or two payloaders send through one sink; the reports use one of the sent SSRCs.
+/// The SSRC of a payloader changes, or two payloaders send through one sink. The reports use one of the SSRCs that were sent.
 #[test]
 fn reports_use_the_ssrc_of_packets_that_the_owner_numbers() {
     let mut bed = Bed::new(LegConfig {
@@ -594,12 +595,12 @@ fn reports_use_the_ssrc_of_packets_that_the_owner_numbers() {
     };
     // At first, the reports use the first packet's SSRC.
     assert_eq!(sent(&mut bed, &[7]), 7);
-    // A single packet of another SSRC changes nothing; two do, and then the first SSRC is never used again.
+    // A single packet with another SSRC changes nothing. Two such packets do, and after that the first SSRC is never used again.
     assert_eq!(sent(&mut bed, &[8, 7, 7]), 7);
     assert_eq!(sent(&mut bed, &[8, 8]), 8);
     assert_eq!(sent(&mut bed, &[7, 7, 7, 8]), 8);
     assert_eq!(bed.leg.stats().session.packets_sent, 2);
-    // A collision removes this SSRC for good, and the SSRC of the next packet is used.
+    // After a collision, this SSRC is never used again, and the reports use the SSRC of the next packet.
     let mut peer = Sender::new(PEER, 8, b'a');
     bed.send(&mut peer);
     bed.send(&mut peer);
@@ -609,7 +610,8 @@ fn reports_use_the_ssrc_of_packets_that_the_owner_numbers() {
     assert_eq!(sent(&mut bed, &[9, 9]), 9);
 }
 
-/// Multicast, or a receiver that accepts any sender: every packet with the SSRC is accepted, and no sender gets packets.
+/// The sender is a multicast group, or the receiver accepts any sender. Every packet with the SSRC is accepted, and nothing is sent to the
+/// sender.
 #[test]
 fn only_the_ssrc_counts_if_anyone_may_send() {
     let mut bed = Bed::new(LegConfig {
@@ -635,7 +637,7 @@ fn only_the_ssrc_counts_if_anyone_may_send() {
     assert_eq!(bed.leg.rtp_to(), None);
 }
 
-/// A receiver that is stopped and started again forgets its sender; its reports continue.
+/// A receiver that is stopped and started again forgets its sender, but its reports continue.
 #[test]
 fn leg_that_receives_again_learns_again() {
     let config = telephony();
@@ -663,8 +665,8 @@ fn leg_that_receives_again_learns_again() {
     assert!(bed.leg.is_consistent());
 }
 
-/// RFC 3550, section 6.4.1: DLSR is "the delay [...] between receiving the last SR packet from source SSRC_n and sending this
-/// reception report block", in units of 1/65536 s. The arrival time counts, not the time when the slice was handled.
+/// DLSR is "the delay [...] between receiving the last SR packet from source SSRC_n and sending this reception report block", in units of
+/// 1/65536 s (RFC 3550, section 6.4.1). The arrival time counts, and not the time at which the slice was handled.
 #[test]
 fn the_delay_since_a_report_counts_from_its_arrival() {
     let mut bed = Bed::new(telephony());
@@ -685,7 +687,7 @@ fn the_delay_since_a_report_counts_from_its_arrival() {
         bed.send(&mut peer);
     }
     let word = |at: usize| u32::from_be_bytes(bed.rtcp[0].0[at..at + 4].try_into().unwrap());
-    // A receiver report: a header of 8 bytes, then LSR and DLSR at the end of the block of 24.
+    // A receiver report has a header of 8 bytes. Its block has 24 bytes, with LSR and DLSR at the end.
     assert_eq!(word(24), 0x3344_5566);
     let expected = (bed.now_ns - arrived_ns) * 65_536 / 1_000_000_000;
     assert!(
@@ -695,7 +697,7 @@ fn the_delay_since_a_report_counts_from_its_arrival() {
     );
 }
 
-/// Equal maps are shared as long as one is in use.
+/// Equal payload maps are shared while one of them is in use.
 #[test]
 fn equal_payload_maps_are_shared() {
     let map = |number| {
@@ -713,7 +715,7 @@ fn equal_payload_maps_are_shared() {
     assert_eq!(map(110).audio().payload_type.0, 110);
 }
 
-/// RFC 5761, section 4: only on one port with RTCP, the numbers 64 to 95 are not those of media.
+/// The payload types 64 to 95 are excluded from media only if RTP and RTCP share a port (RFC 5761, section 4).
 #[test]
 fn payload_types_64_to_95_are_media_on_a_leg_without_mux() {
     let payloads = [Payload {
@@ -736,7 +738,7 @@ fn payload_types_64_to_95_are_media_on_a_leg_without_mux() {
     apart.stream(&mut peer, 10);
     apart.wait_ms(100);
     assert_eq!(apart.heard, ["p"; 10]);
-    // The second byte is 200. With mux, these are a sender report and a malformed one.
+    // The second byte is 200. With mux, the datagrams are a sender report and a malformed one.
     let mut shared = with(true);
     let mut known = Sender::new(PEER, 1, b'k');
     shared.stream(&mut known, 3);
@@ -750,7 +752,7 @@ fn payload_types_64_to_95_are_media_on_a_leg_without_mux() {
         ["k", "k", "k", "lost 1", "?"],
         "it was not agreed on"
     );
-    // A new description: one port, and the same numbers until others are agreed on.
+    // By a new description, there is one port, and the payload types stay until others are agreed on.
     apart.leg.set_mux(true);
     apart.stream(&mut peer, 5);
     apart.wait_ms(100);

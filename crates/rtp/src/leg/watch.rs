@@ -1,5 +1,5 @@
-//! Quality of the peer's audio over the call, and extended reports about it. Both are computed only when reports are due and at
-//! losses, so packets in order cost nothing.
+//! Quality of the peer's audio over the call, and extended reports about it. Both are computed only at losses and when reports are due, so
+//! packets in order cost nothing.
 
 use super::{Carries, Keep, Leg};
 use crate::id::{NS_PER_S, SeqNum};
@@ -7,7 +7,7 @@ use crate::payload::static_payload;
 use crate::quality::{Bursts, GMIN, Impairment, Quality, Sample, mos, rating};
 use crate::session::{Extended, StatisticsSummary, VoipMetrics};
 
-/// See the module.
+/// Measures the quality of the peer's audio: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     pub(super) quality: Quality,
@@ -16,15 +16,15 @@ pub(super) struct Watch {
     /// Whether the owner has requested extended reports.
     pub(super) sends_extended: bool,
     bursts: Bursts,
-    /// Runs of consecutive losses.
+    /// Number of runs of consecutive losses.
     loss_runs: u64,
-    /// The jitter buffer's delivery count at the last loss.
+    /// Number of packets that the jitter buffer had delivered before the last loss.
     delivered_at_loss: u64,
     sampled: Sampled,
     reported: Reported,
 }
 
-/// A report of the other party of a call on this peer's audio.
+/// A report on this peer's audio from the other party of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FarReport {
     at_ns: u64,
@@ -43,7 +43,7 @@ struct Sampled {
     loss_runs: u64,
 }
 
-/// Counts in the last extended report.
+/// Counts that the last extended report contained.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Reported {
     end: Option<SeqNum>,
@@ -53,7 +53,7 @@ struct Reported {
 }
 
 impl Watch {
-    /// Notes that this many consecutive packets missed their deadline, after this many were delivered.
+    /// Notes that `packets` consecutive packets missed their deadline, after `delivered` were delivered.
     #[cold]
     pub(super) fn note_lost(&mut self, delivered: u64, packets: u32) {
         self.count_received(delivered);
@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// The last report of a leg's peer on our packets, received at `at_ns`.
+/// Returns the last report of a leg's peer on our packets, received at `at_ns`.
 pub(super) fn report_of_peer<K: Keep>(leg: &Leg<K>, at_ns: u64) -> Option<FarReport> {
     let view = leg.session.sources().find_map(|source| source.remote)?;
     let units_per_ms = f64::from(leg.takes().audio().clock_rate_hz) / 1000.0;
@@ -119,9 +119,10 @@ pub(super) fn note_reported<K: Keep>(leg: &mut Leg<K>) {
     leg.watch = Some(watch);
 }
 
-/// Effective equipment impairment (Ie,eff) for a share of lost packets in this many runs.
+/// Returns the effective equipment impairment (Ie,eff) for a `share` of lost packets, which were lost in this many runs.
 fn equipment_impairment<K: Keep>(leg: &Leg<K>, share: f64, lost: f64, runs: u64) -> f64 {
-    // G.107, section 7.5: the mean length of consecutive losses, relative to that of random losses, which is 1 / (1 - share).
+    // The burst ratio is the mean length of consecutive losses, relative to that of random losses, which is 1 / (1 - share) (G.107, section
+    // 7.5).
     let burst_ratio = lost / runs.max(1) as f64 * (1.0 - share);
     impairment(leg).with_loss(100.0 * share, burst_ratio)
 }
@@ -130,7 +131,7 @@ fn impairment<K: Keep>(leg: &Leg<K>) -> Impairment {
     let payload = leg.payloads.get(leg.payload_type);
     let payload = payload.unwrap_or(leg.payloads.audio());
     match payload.carries {
-        // Codecs that are only forwarded are known by their static numbers.
+        // Codecs that are only forwarded are known if they have a static payload type.
         Carries::Opaque(_) => {
             let known = static_payload(payload.payload_type);
             Impairment::of(known.map_or("", |known| known.encoding_name))
@@ -139,7 +140,7 @@ fn impairment<K: Keep>(leg: &Leg<K>) -> Impairment {
     }
 }
 
-/// Delay from the peer's microphone to our output, in ms, as far as known.
+/// Returns the delay from the peer's microphone to our output in ms, as far as it is known.
 fn delay_ms<K: Keep>(leg: &Leg<K>) -> f64 {
     let one_way_ns = leg.session.stats().rtt_ns.unwrap_or(0) / 2;
     ms_of(one_way_ns + leg.jitter.latency_ns())
@@ -160,7 +161,7 @@ fn take_sample<K: Keep>(leg: &Leg<K>, now_ns: u64, watch: &mut Watch) {
     let lost = stats.lost.saturating_sub(before.lost) as f64;
     let all = lost + stats.delivered.saturating_sub(before.delivered) as f64;
     if all == 0.0 {
-        return; // The peer is silent.
+        return; // the peer is silent
     }
     let share = lost / all;
     let runs = watch.loss_runs.saturating_sub(before.loss_runs);
@@ -176,7 +177,7 @@ fn take_sample<K: Keep>(leg: &Leg<K>, now_ns: u64, watch: &mut Watch) {
         .far
         .filter(|far| now_ns.saturating_sub(far.at_ns) < FAR_NS_MAX);
     let heard = far.map_or(sample, |far| {
-        // The clustering of far losses is unknown: they count as single ones.
+        // It is unknown how the losses at the far side are clustered, so they count as single ones.
         let far_lost = far.share * all;
         let share = 1.0 - (1.0 - share) * (1.0 - far.share);
         let equipment = equipment_impairment(leg, share, lost + far_lost, runs + far_lost as u64);
@@ -192,7 +193,7 @@ fn take_sample<K: Keep>(leg: &Leg<K>, now_ns: u64, watch: &mut Watch) {
     watch.end_to_end.add(now_ns, &heard);
 }
 
-/// Statistics since the last summary, and the counts from which the next one starts. `None`: nothing was received.
+/// Returns the statistics since the last summary, and the counts from which the next one starts. `None`: nothing was received.
 fn summary<K: Keep>(leg: &Leg<K>, watch: &Watch) -> Option<(StatisticsSummary, Reported)> {
     let ssrc = leg.session.current_ssrc()?;
     let reception = leg.session.current_reception();
@@ -205,7 +206,7 @@ fn summary<K: Keep>(leg: &Leg<K>, watch: &Watch) -> Option<(StatisticsSummary, R
     };
     let mut before = watch.reported;
     if before.expected > now.expected || before.end.is_none() {
-        // Another source, or restarted numbers.
+        // The source is another one, or has restarted its numbers.
         before = Reported {
             end: None,
             duplicates: before.duplicates,
@@ -277,20 +278,21 @@ fn ms_of(ns: u64) -> f64 {
     ns as f64 * 1000.0 / NS_PER_S as f64
 }
 
-/// Whole ms, limited to the range of the field.
+/// Rounds `ms` to whole milliseconds, limited to the range of the field.
 fn whole_ms(ms: f64) -> u16 {
     ms.round() as u16
 }
 
-/// RFC 3611, section 4.7.1: "multiplying the result of the division by 256, limiting the maximum value to 255".
+/// Converts a share to 256ths by "multiplying the result of the division by 256, limiting the maximum value to 255" (RFC 3611, section
+/// 4.7.1).
 fn in_256ths(share: f64) -> u8 {
     (share * 256.0) as u8
 }
 
-/// Minimum time between two samples: reports of early feedback take none.
+/// Minimum time between two samples. Reports of early feedback come more often, and take no sample.
 const SAMPLE_NS_MIN: u64 = NS_PER_S;
-/// Maximum age of the far party's report: three report intervals. An older one does not describe the present.
+/// Maximum age of the far party's report, which is three report intervals. An older report does not describe the present.
 const FAR_NS_MAX: u64 = 15 * NS_PER_S;
-/// RFC 3611, section 4.7.6: bits of the jitter buffer. The far side's treatment of losses is left unspecified.
+/// Kind of the jitter buffer: adaptive (RFC 3611, section 4.7.6). How the far side treats losses is left unspecified.
 const ADAPTIVE: u8 = 0b11 << 4;
 const NOT_ADAPTIVE: u8 = 0b10 << 4;

@@ -1,14 +1,14 @@
-//! Two legs connected by a lossy link: each one's view of the other's quality.
+//! Two legs connected by a lossy link. The tests check what each leg reports about the other's quality.
 
 use super::test_bed::{MS, telephony};
 use super::*;
 use crate::quality::{Impairment, mos, rating};
 
-/// Link with 30 ms each way for A's packets to B, and for all reports.
+/// A link with a delay of 30 ms for A's packets to B, and for all reports.
 struct Link {
     legs: [Leg; 2],
     now_ns: u64,
-    /// Datagrams in flight: arrival time, receiver, whether they are RTCP.
+    /// Datagrams on their way: arrival time, receiver, whether they are RTCP, and bytes.
     flying: Vec<(u64, usize, bool, Vec<u8>)>,
     time: u32,
 }
@@ -45,7 +45,7 @@ impl Link {
         }
     }
 
-    /// Each side sends a packet every 20 ms; `is_lost` selects A's lost packets.
+    /// Lets each side send a packet every 20 ms. `is_lost` selects A's lost packets.
     fn run(&mut self, packets: u32, is_lost: impl Fn(u32) -> bool) {
         for number in 0..packets {
             for side in [0, 1] {
@@ -111,7 +111,7 @@ fn a_clean_link_has_the_best_score_of_its_delay() {
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
     assert!(score.samples >= 8, "{score:?}");
-    // Before the first round trip is known, the delay is only the jitter buffer's.
+    // Before the first round trip is known, the delay is only that of the jitter buffer.
     let latency_ms = link.legs[1].latency_ns() as f64 / 1e6;
     let with_trip = mos(rating(30.0 + latency_ms, 0.0));
     assert!((score.lowest.value - with_trip).abs() < 0.01, "{score:?}");
@@ -127,7 +127,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let mut link = Link::new();
     link.run(1500, |_| false);
     let clean_ns = link.now_ns;
-    // One packet in twenty is lost, always alone: the 19 packets in between end a possible burst.
+    // One packet in twenty is lost, always a single one. The 19 packets between them end a possible burst.
     link.run(1500, |number| number % 20 == 7);
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
@@ -145,7 +145,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
         "{score:?} {expected}"
     );
 
-    // B's report about A, as A read it.
+    // This is B's report about A, as A has read it.
     let extended = link.legs[0].stats().extended.expect("a report");
     let metrics = extended.metrics.expect("metrics");
     assert_eq!(metrics.ssrc, link.legs[0].ssrc());
@@ -192,7 +192,7 @@ fn blocks_before_a_malformed_one_are_used() {
     let mut link = Link::new();
     link.run(100, |_| false);
     let ssrc = link.legs[0].ssrc().0.to_be_bytes();
-    // An empty receiver report, then a whole summary, then a block with a length beyond the packet.
+    // The packet consists of an empty receiver report, a whole summary, and a block whose length exceeds the packet.
     let mut packet = vec![0x80, 201, 0, 1, 0, 0, 1, 1, 0x80, 207, 0, 12, 0, 0, 1, 1];
     packet.extend([6, 0x80, 0, 9]);
     packet.extend(ssrc);
@@ -217,7 +217,7 @@ fn blocks_before_a_malformed_one_are_used() {
         (SeqNum(1), SeqNum(9), Some(3))
     );
     assert_eq!((summary.duplicates, summary.jitter), (None, None));
-    // Without its sender, the whole packet is refused.
+    // If the sender of the report is missing, the whole packet is refused.
     let refused = link.legs[0].handle_rtcp(
         now_ns,
         address(1),

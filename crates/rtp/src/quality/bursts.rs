@@ -1,17 +1,17 @@
 //! Bursts of losses and the gaps between them (RFC 3611, section 4.7.2).
 
-/// Packets received in a row that end a burst: the value that RFC 3611, section 4.7.2, recommends.
+/// Number of received packets in a row that end a burst. It is the value that RFC 3611, section 4.7.2, recommends.
 pub const GMIN: u8 = 16;
 
-/// Separates bursts from gaps, packet by packet. A burst begins and ends with a loss, and has fewer than [`GMIN`] packets in a
-/// row between its losses. A single loss with at least [`GMIN`] packets on both sides belongs to a gap.
+/// Separates bursts from gaps, packet by packet. A burst begins and ends with a loss, and fewer than [`GMIN`] packets in a row are received
+/// between its losses. A single loss with at least [`GMIN`] received packets on both sides belongs to a gap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bursts {
     packets: u64,
     lost: u64,
-    /// Packets since the last loss.
+    /// Number of packets since the last loss.
     since_loss: u64,
-    /// Packets from the first loss of a possible burst to the last one.
+    /// Number of packets from the first loss of a possible burst to the last one.
     candidate_packets: u64,
     candidate_lost: u64,
     bursts: u64,
@@ -19,12 +19,12 @@ pub struct Bursts {
     burst_lost: u64,
 }
 
-/// Metrics so far.
+/// The metrics of all packets so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BurstMetrics {
-    /// Fraction of packets lost in bursts.
+    /// Fraction of the packets within bursts that was lost.
     pub burst_density: f64,
-    /// Fraction of packets lost in gaps.
+    /// Fraction of the packets within gaps that was lost.
     pub gap_density: f64,
     /// Mean length of a burst, packets.
     pub burst_packets: f64,
@@ -33,13 +33,13 @@ pub struct BurstMetrics {
 }
 
 impl Bursts {
-    /// Notes this many received packets in a row.
+    /// Notes that this many packets in a row were received.
     pub fn received(&mut self, packets: u64) {
         self.packets += packets;
         self.since_loss += packets;
     }
 
-    /// Notes this many packets in a row as lost or too late.
+    /// Notes that this many packets in a row were lost or too late.
     pub fn lost(&mut self, packets: u32) {
         let packets = u64::from(packets);
         if packets == 0 {
@@ -66,7 +66,7 @@ impl Bursts {
         (self.candidate_packets, self.candidate_lost) = (0, 0);
     }
 
-    /// Metrics of all packets so far; a possible burst at the end counts as a burst.
+    /// Returns the metrics of all packets so far. A possible burst at the end counts as a burst.
     #[must_use]
     pub fn metrics(&self) -> BurstMetrics {
         let mut all = *self;
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition applied to the whole list: losses closer than [`GMIN`] belong together.
+    /// Applies the definition to the whole list: losses that are closer than [`GMIN`] form a burst.
     fn naive(all: &[bool]) -> BurstMetrics {
         let losses: Vec<usize> = (0..all.len()).filter(|at| !all[*at]).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();

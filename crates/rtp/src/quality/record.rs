@@ -1,16 +1,16 @@
-//! Record of the quality over a call: the lowest, the average, the highest, and their times. Its size is bounded for any
-//! duration.
+//! A record of the quality over a call, with the lowest, average and highest values and their times. Its size is bounded, however long the
+//! call is.
 
-/// One measurement of a party's audio as heard.
+/// One measurement of a party's audio, as it is heard.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Mean opinion score: [`mos`](super::mos).
+    /// Mean opinion score, from [`mos`](super::mos).
     pub mos: f64,
     /// Interarrival jitter, ms.
     pub jitter_ms: f64,
-    /// Round trip, ms; `None`: unknown.
+    /// Round-trip time, ms. `None`: unknown.
     pub round_trip_ms: Option<f64>,
-    /// Packets lost or too late since the previous sample, percent.
+    /// Percentage of packets that were lost or too late since the previous sample.
     pub loss_percent: f64,
 }
 
@@ -19,16 +19,16 @@ pub struct Sample {
 pub struct Extreme {
     /// The value.
     pub value: f64,
-    /// When, ns.
+    /// The time of the measurement, ns.
     pub at_ns: u64,
 }
 
-/// A value over time.
+/// The extremes and the mean of a value over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
-    /// The lowest one; of equal ones, the first.
+    /// The lowest value. If there are several, the first one.
     pub lowest: Extreme,
-    /// The highest one; of equal ones, the first.
+    /// The highest value. If there are several, the first one.
     pub highest: Extreme,
     /// Mean of all values.
     pub average: f64,
@@ -43,9 +43,9 @@ pub struct Quality {
     pub mos: Option<Range>,
     /// Interarrival jitter, ms.
     pub jitter_ms: Option<Range>,
-    /// Round trip, ms.
+    /// Round-trip time, ms.
     pub round_trip_ms: Option<Range>,
-    /// Packets lost or too late, percent.
+    /// Percentage of packets that were lost or too late.
     pub loss_percent: Option<Range>,
 }
 

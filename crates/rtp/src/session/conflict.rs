@@ -1,20 +1,20 @@
-//! Addresses that used our own SSRC: RFC 3550, section 8.2.
+//! The addresses from which others have used our own SSRC (RFC 3550, section 8.2).
 
 use std::net::SocketAddr;
 
-/// Maximum number of colliding hosts. More indicate an attack, and the oldest is forgotten.
+/// Maximum number of colliding hosts. More of them indicate an attack, so the oldest one is forgotten.
 const CONFLICTS_MAX: usize = 8;
 
 /// The list of conflicting transport addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// Address and time of its last conflict. Empty, and off the heap, in nearly every session.
+    /// Each address with the time of its last conflict. In nearly every session, the list is empty and takes no memory on the heap.
     entries: Vec<(SocketAddr, u64)>,
 }
 
 impl Conflicts {
-    /// Notes a packet with our SSRC. Returns false for the first packet of an address, which is a collision: we then change our
-    /// SSRC. If packets with the new SSRC come from the same address, they are our own that come back, and this returns true.
+    /// Notes a packet with our SSRC. Returns `false` for the first packet from an address. This is a collision, and we must change our
+    /// SSRC. If packets with the new SSRC come from the same address, they are our own packets that come back, and this returns `true`.
     pub(crate) fn note(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         if let Some(known) = self.entries.iter_mut().find(|known| known.0 == from) {
             known.1 = now_ns;
@@ -30,12 +30,12 @@ impl Conflicts {
         false
     }
 
-    /// Bytes that the list takes on the heap.
+    /// Returns the number of bytes that the list takes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<(SocketAddr, u64)>()
     }
 
-    /// Forgets addresses without a conflict for `age_ns`.
+    /// Forgets addresses that have had no conflict for `age_ns`.
     pub(crate) fn expire(&mut self, now_ns: u64, age_ns: u64) {
         self.entries
             .retain(|(_, noted_ns)| now_ns.saturating_sub(*noted_ns) <= age_ns);

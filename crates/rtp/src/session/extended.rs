@@ -2,54 +2,54 @@
 
 use crate::id::{SeqNum, Ssrc};
 
-/// Reception of a source's packets (RFC 3611, section 4.6), from one number up to another. TTL statistics are omitted.
+/// Reception of a source's packets from one number up to another (RFC 3611, section 4.6). TTL statistics are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatisticsSummary {
-    /// The source.
+    /// The source that the report is about.
     pub ssrc: Ssrc,
-    /// The first number.
+    /// The first sequence number.
     pub begin: SeqNum,
-    /// The number after the last one.
+    /// The sequence number after the last one.
     pub end: SeqNum,
-    /// Packets lost; `None`: not reported.
+    /// Number of lost packets. `None`: not reported.
     pub lost: Option<u32>,
-    /// Packets that arrived more than once; `None`: not reported.
+    /// Number of packets that arrived more than once. `None`: not reported.
     pub duplicates: Option<u32>,
-    /// Jitter, units of the source's timestamps; `None`: not reported.
+    /// Jitter in units of the source's timestamps. `None`: not reported.
     pub jitter: Option<JitterSummary>,
 }
 
-/// Relative transit times of packets, units of the source's timestamps.
+/// Relative transit times of packets, in units of the source's timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JitterSummary {
-    /// The least.
+    /// The shortest transit time.
     pub min: u32,
-    /// The greatest.
+    /// The longest transit time.
     pub max: u32,
-    /// The mean.
+    /// The mean transit time.
     pub mean: u32,
-    /// Standard deviation.
+    /// The standard deviation.
     pub deviation: u32,
 }
 
-/// Sound quality of a source (RFC 3611, section 4.7). `None`: not reported.
+/// Sound quality of a source (RFC 3611, section 4.7). A value that is `None` was not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VoipMetrics {
-    /// The source.
+    /// The source that the report is about.
     pub ssrc: Ssrc,
-    /// Packets lost since the beginning, in 256ths.
+    /// Share of packets lost since the beginning, in 256ths.
     pub loss_rate: u8,
-    /// Packets that came too late, in 256ths.
+    /// Share of packets that came too late, in 256ths.
     pub discard_rate: u8,
-    /// Packets lost or too late within bursts, in 256ths.
+    /// Share of the packets within bursts that was lost or too late, in 256ths.
     pub burst_density: u8,
-    /// The same for gaps.
+    /// Share of the packets within gaps that was lost or too late, in 256ths.
     pub gap_density: u8,
     /// Mean length of a burst, ms.
     pub burst_ms: u16,
     /// Mean length of a gap, ms.
     pub gap_ms: u16,
-    /// The last round trip, ms; 0: unknown.
+    /// The last round-trip time, ms. 0: unknown.
     pub round_trip_ms: u16,
     /// Delay in the reporter's own system, ms.
     pub end_system_ms: u16,
@@ -59,9 +59,9 @@ pub struct VoipMetrics {
     pub noise_dbm: Option<i8>,
     /// Residual echo return loss, dB.
     pub echo_loss_db: Option<u8>,
-    /// Packets in a row that end a burst.
+    /// Number of received packets in a row that end a burst.
     pub gmin: u8,
-    /// R, 0 to 100.
+    /// The rating R, 0 to 100.
     pub rating: Option<u8>,
     /// Rating of an external network, 0 to 100.
     pub external_rating: Option<u8>,
@@ -69,7 +69,7 @@ pub struct VoipMetrics {
     pub mos_listening: Option<u8>,
     /// Mean opinion score for conversation, tenths: 10 to 50.
     pub mos_conversation: Option<u8>,
-    /// Concealment and kind of the jitter buffer, as in section 4.7.6.
+    /// Concealment and kind of the jitter buffer, as in RFC 3611, section 4.7.6.
     pub receiver: u8,
     /// Current delay of the jitter buffer, ms.
     pub jitter_buffer_ms: u16,
@@ -79,21 +79,21 @@ pub struct VoipMetrics {
     pub jitter_buffer_bound_ms: u16,
 }
 
-/// A peer's extended reports about us, or ours about it: the last of each kind.
+/// The last extended reports of each kind: a peer's about us, or ours about a peer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extended {
-    /// The statistics.
+    /// The statistics summary.
     pub summary: Option<StatisticsSummary>,
-    /// The metrics.
+    /// The VoIP metrics.
     pub metrics: Option<VoipMetrics>,
 }
 
 /// A session's extended reports.
 #[derive(Debug, Default)]
 pub(super) struct ExtendedReports {
-    /// To be sent with the next report.
+    /// The reports that the next packet contains.
     pub(super) offered: Option<Extended>,
-    /// The offered reports have left.
+    /// Whether these reports have been sent.
     pub(super) has_left: bool,
     /// The peer's reports about us.
     pub(super) heard: Option<Extended>,
@@ -106,7 +106,7 @@ pub(super) struct ExtendedReports {
 pub(super) enum XrBlock {
     Summary(StatisticsSummary),
     Metrics(VoipMetrics),
-    /// A block of another type.
+    /// A block of a type that is not handled here.
     Other,
 }
 
@@ -114,7 +114,7 @@ pub(super) enum XrBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MalformedBlock;
 
-/// The blocks of an extended report after its sender. They end after an error.
+/// Iterator over the blocks of an extended report. It ends after an error.
 #[derive(Debug, Clone)]
 pub(super) struct XrBlocks<'a> {
     rest: &'a [u8],
@@ -141,7 +141,7 @@ impl Iterator for XrBlocks<'_> {
     }
 }
 
-/// RFC 3611, section 3: block type, a type-specific byte, and the length in words without the first one.
+/// Splits off the next block. It has a type, a type-specific byte, and the length in words without the first word (RFC 3611, section 3).
 fn split(rest: &mut &[u8]) -> Result<XrBlock, MalformedBlock> {
     let &[block_type, flags, high, low] = rest.first_chunk().ok_or(MalformedBlock)?;
     let length = 4 + 4 * usize::from(u16::from_be_bytes([high, low]));
@@ -185,7 +185,7 @@ fn read_summary(flags: u8, body: &[u8; SUMMARY_BYTES]) -> StatisticsSummary {
     }
 }
 
-/// RFC 3611, section 4.7: 127 means unavailable.
+/// Reads VoIP metrics. 127 means that a value is not available (RFC 3611, section 4.7).
 fn read_metrics(body: &[u8; METRICS_BYTES]) -> VoipMetrics {
     let told = |at: usize| Some(body[at]).filter(|value| *value != UNAVAILABLE);
     VoipMetrics {
@@ -293,13 +293,13 @@ const SUMMARY: u8 = 6;
 const METRICS: u8 = 7;
 const SUMMARY_BYTES: usize = 40;
 const METRICS_BYTES: usize = 36;
-/// Flags of a summary: L, D and J.
+/// Flags of a summary: L (loss), D (duplicates) and J (jitter).
 const LOSS: u8 = 0x80;
 const DUPLICATES: u8 = 0x40;
 const JITTER: u8 = 0x20;
-/// Unavailable value of R, MOS and the levels.
+/// The value of R, the MOS and the levels if they are not available.
 const UNAVAILABLE: u8 = 127;
-/// Bytes of an extended report with both blocks, after its header and sender.
+/// Number of bytes of an extended report with both blocks, after its header and sender.
 pub(super) const XR_BYTES: usize = 8 + SUMMARY_BYTES + METRICS_BYTES;
 
 #[cfg(test)]
@@ -308,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// 127 means unavailable.
+    /// Returns any value except for 127, which means that a value is not available.
     fn told() -> impl Strategy<Value = Option<u8>> {
         prop::option::of((0..=255_u8).prop_filter("unavailable", |value| *value != UNAVAILABLE))
     }

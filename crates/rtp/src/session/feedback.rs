@@ -1,4 +1,4 @@
-//! Pending feedback and its send time: RFC 4585, section 3.5.2.
+//! Pending feedback, and the time at which it is sent (RFC 4585, section 3.5.2).
 
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 
@@ -6,21 +6,21 @@ use super::interval::Timing;
 use super::stats::FeedbackCounts;
 use super::wire::Writer;
 
-/// Maximum number of packets waiting for a request. More missing at once is an outage, and resending does not repair that.
+/// Maximum number of packets that wait for a request. If more are missing at once, this is an outage, which requests do not repair.
 pub const NACKS_MAX: usize = 64;
-/// Maximum number of sources waiting for a picture request, in each direction.
+/// Maximum number of sources that wait for a picture request, in each direction.
 pub const PLIS_MAX: usize = 4;
-/// Maximum size of all pending feedback in a packet. At worst, each number is a single entry of a separate message; all full
-/// intra requests share one message.
+/// Maximum size of all pending feedback in a packet. In the worst case, each number is the only entry of a separate message. All full intra
+/// requests share one message.
 pub(crate) const FEEDBACK_BYTES_MAX: usize = NACKS_MAX * 16 + PLIS_MAX * 12 + 12 + PLIS_MAX * 8;
 
-/// Maximum number of sources whose full intra requests are numbered. Beyond this, the oldest is forgotten.
+/// Maximum number of sources whose full intra requests are numbered. Beyond it, the oldest source is forgotten.
 const FIR_SOURCES_MAX: usize = 32;
-/// Time within which a full intra request with the same number is a repetition; a round trip is shorter. Later, it counts as a
-/// new request of a peer that does not increment the number: too many pictures are the lesser evil.
+/// Time within which a full intra request with the same number counts as a repetition. A round trip is shorter. Later, it counts as a new
+/// request of a peer that does not increment the number, because too many pictures are better than none.
 const FIR_REPETITION_NS: u64 = NS_PER_S;
 
-/// RFC 4585, section 3.5.2: "T_dither_max = l * T_rr with l=0.5".
+/// Share of the interval that feedback may be delayed. RFC 4585, section 3.5.2: "T_dither_max = l * T_rr with l=0.5".
 const DITHER_SHARE: f64 = 0.5;
 
 /// Pending messages, and the state variables of RFC 4585, section 3.4.
@@ -29,13 +29,13 @@ pub(crate) struct Feedback {
     nacks: Vec<(Ssrc, SeqNum)>,
     plis: Vec<Ssrc>,
     firs: Vec<Ssrc>,
-    /// Number of our last full intra request to each source. `firs_heard` has the last one from each source, with its time.
+    /// Number of our last full intra request to each source. `firs_heard` contains the last request from each source, with its time.
     fir_numbers: Vec<(Ssrc, u8)>,
     firs_heard: Vec<(Ssrc, u8, u64)>,
-    /// "te": time of the early packet.
+    /// "te": the time of the early packet.
     early_ns: Option<u64>,
     allow_early: bool,
-    /// "t_rr_last": when the last regular packet was sent.
+    /// "t_rr_last": the time at which the last regular packet was sent.
     regular_ns: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Feedback {
             fir_numbers: Vec::new(),
             firs_heard: Vec::new(),
             early_ns: None,
-            // Section 3.5.1: "Initially, R MUST set allow_early = TRUE and t_rr_last = NaN".
+            // RFC 4585, section 3.5.1: "Initially, R MUST set allow_early = TRUE and t_rr_last = NaN".
             allow_early: true,
             regular_ns: None,
         }
@@ -58,7 +58,7 @@ impl Feedback {
         self.nacks.is_empty() && self.plis.is_empty() && self.firs.is_empty()
     }
 
-    /// Queues one number. Returns false if the queue is full.
+    /// Queues a request for one packet. Returns `false` if the queue is full.
     pub(crate) fn add_nack(&mut self, media: Ssrc, seq: SeqNum) -> bool {
         if self.nacks.contains(&(media, seq)) {
             return true;
@@ -70,18 +70,18 @@ impl Feedback {
         has_room
     }
 
-    /// Queues a picture loss. Returns false if the queue is full.
+    /// Queues a picture loss indication. Returns `false` if the queue is full.
     pub(crate) fn add_pli(&mut self, media: Ssrc) -> bool {
         add_source(&mut self.plis, media)
     }
 
-    /// Queues a full intra request. Returns false if the queue is full.
+    /// Queues a full intra request. Returns `false` if the queue is full.
     pub(crate) fn add_fir(&mut self, media: Ssrc) -> bool {
         add_source(&mut self.firs, media)
     }
 
-    /// Whether a full intra request that was received is a new one. RFC 5104, section 4.3.1.1: "The sequence number SHALL be
-    /// increased by 1 modulo 256 for each new command. A repetition SHALL NOT increase the sequence number."
+    /// Whether a full intra request from a source is a new one. "The sequence number SHALL be increased by 1 modulo 256 for each new
+    /// command. A repetition SHALL NOT increase the sequence number." (RFC 5104, section 4.3.1.1)
     pub(crate) fn is_new_fir(&mut self, now_ns: u64, from: Ssrc, request: u8) -> bool {
         let known = self.firs_heard.iter_mut().find(|(ssrc, ..)| *ssrc == from);
         let Some((_, last, at_ns)) = known else {
@@ -96,8 +96,8 @@ impl Feedback {
         is_new
     }
 
-    /// The number of a new request. "The sequence number space is unique for each pairing of the SSRC of command source and
-    /// the SSRC of the command target. [...] The initial value is arbitrary."
+    /// Returns the number of a new request. "The sequence number space is unique for each pairing of the SSRC of command source and the
+    /// SSRC of the command target. [...] The initial value is arbitrary."
     fn next_fir_number(numbers: &mut Vec<(Ssrc, u8)>, media: Ssrc) -> u8 {
         if let Some((_, number)) = numbers.iter_mut().find(|(ssrc, _)| *ssrc == media) {
             *number = number.wrapping_add(1);
@@ -108,8 +108,8 @@ impl Feedback {
         0
     }
 
-    /// Decides when feedback queued at `now_ns` is sent: at once or after a random delay in a separate packet, or with the next
-    /// regular one. False if it would come too late and is dropped.
+    /// Decides when feedback that was queued at `now_ns` is sent: in a separate packet, at once or after a random delay, or with the next
+    /// regular packet. Returns `false` if it would come too late, and was dropped.
     pub(crate) fn schedule(&mut self, now_ns: u64, timing: &mut Timing, delay_ns_max: u64) -> bool {
         // Step 2a: "the new FB message MUST be included in the scheduled packet"
         if self.early_ns.is_some() {
@@ -140,7 +140,8 @@ impl Feedback {
         false
     }
 
-    /// Step 5: another member requested it already, "R MUST discard its own FB message".
+    /// Drops the request for these packets, because another member has requested them already. In step 5, "R MUST discard its own FB
+    /// message".
     pub(crate) fn suppress_nack(&mut self, media: Ssrc, first: SeqNum, following: u16) {
         self.nacks.retain(|&(ours, seq)| {
             let after = seq.distance_from(first);
@@ -150,7 +151,7 @@ impl Feedback {
         self.forget_if_empty();
     }
 
-    /// See [`suppress_nack`](Feedback::suppress_nack).
+    /// Drops a picture loss indication, as [`suppress_nack`](Feedback::suppress_nack) does with requests for packets.
     pub(crate) fn suppress_pli(&mut self, media: Ssrc) {
         self.plis.retain(|ours| *ours != media);
         self.forget_if_empty();
@@ -162,7 +163,7 @@ impl Feedback {
         }
     }
 
-    /// Bytes that the queues take on the heap.
+    /// Returns the number of bytes that the queues take on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.nacks.capacity() * size_of::<(Ssrc, SeqNum)>()
             + (self.plis.capacity() + self.firs.capacity()) * size_of::<Ssrc>()
@@ -174,8 +175,8 @@ impl Feedback {
         self.early_ns
     }
 
-    /// Whether a regular packet without feedback may be omitted. Section 3.4: "Regular RTCP packets scheduled for transmission
-    /// before tp+T_rr_interval will be suppressed if, for example, they do not contain any FB messages."
+    /// Whether a regular packet without feedback may be omitted. "Regular RTCP packets scheduled for transmission before tp+T_rr_interval
+    /// will be suppressed if, for example, they do not contain any FB messages." (section 3.4)
     pub(crate) fn may_suppress(&self, now_ns: u64, interval_ns: u64) -> bool {
         let is_early = |last_ns: u64| last_ns.saturating_add(interval_ns) > now_ns;
         self.is_empty() && self.regular_ns.is_some_and(is_early)
@@ -183,7 +184,7 @@ impl Feedback {
 
     /// Writes all pending feedback that fits, and clears the queues.
     pub(crate) fn write(&mut self, ssrc: Ssrc, writer: &mut Writer<'_>, sent: &mut FeedbackCounts) {
-        // At most one round per pending number.
+        // Each round takes at least one pending number.
         while let Some(&(media, _)) = self.nacks.first() {
             let lost = self.nacks.iter().filter(|(other, _)| *other == media);
             let count = lost.clone().count() as u64;
@@ -214,12 +215,13 @@ impl Feedback {
         self.early_ns = None;
     }
 
-    /// Step 6: "R then MUST set allow_early = FALSE".
+    /// Notes that an early packet was sent. In step 6, "R then MUST set allow_early = FALSE".
     pub(crate) fn sent_early(&mut self) {
         self.allow_early = false;
     }
 
-    /// Section 3.5.3: "Whenever a Regular RTCP packet is sent or suppressed, allow_early MUST be set to TRUE".
+    /// Notes that a regular packet was sent or omitted. "Whenever a Regular RTCP packet is sent or suppressed, allow_early MUST be set to
+    /// TRUE" (section 3.5.3).
     pub(crate) fn regular_passed(&mut self, now_ns: u64, is_sent: bool) {
         self.allow_early = true;
         if is_sent {
@@ -228,7 +230,7 @@ impl Feedback {
     }
 }
 
-/// Queues a source once. Returns false if the list is full.
+/// Queues a source, unless it is queued already. Returns `false` if the list is full.
 fn add_source(sources: &mut Vec<Ssrc>, media: Ssrc) -> bool {
     if sources.contains(&media) {
         return true;
@@ -240,7 +242,7 @@ fn add_source(sources: &mut Vec<Ssrc>, media: Ssrc) -> bool {
     has_room
 }
 
-/// Removes the oldest entry if the list has the maximum number of sources.
+/// Removes the oldest entry, if the list has its maximum length.
 fn make_room<T>(entries: &mut Vec<T>) {
     if entries.len() >= FIR_SOURCES_MAX {
         entries.remove(0);

@@ -1,4 +1,4 @@
-//! Incoming RTCP: RFC 3550, sections 6.3.3 and 6.3.4.
+//! Incoming RTCP (RFC 3550, sections 6.3.3 and 6.3.4).
 
 use std::net::SocketAddr;
 
@@ -12,21 +12,21 @@ use super::{
     BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENCE_NS, RtcpSession,
 };
 
-/// Units of LSR and DLSR: RFC 3550, section 6.4.1.
+/// Number of units of LSR and DLSR per second (RFC 3550, section 6.4.1).
 const UNITS_PER_S: u64 = 65_536;
-/// Largest negative round trip accepted, as both clocks round: 1 ms, in 65536ths of a second.
+/// Maximum negative round trip that is accepted, because both clocks round. It is 1 ms, in 65536ths of a second.
 const RTT_SLACK_UNITS: i32 = 66;
-/// Longest plausible round trip: half a minute, in 65536ths of a second.
+/// Maximum plausible round trip. It is half a minute, in 65536ths of a second.
 const RTT_UNITS_MAX: i32 = 30 * 65_536;
 
 impl RtcpSession {
-    /// Handles an RTCP packet that arrived at `now_ns` from `from`, as a whole or not at all.
+    /// Handles an RTCP packet that arrived at `now_ns` from `from`. It is handled completely or not at all.
     ///
-    /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.
+    /// This allocates nothing, except when a source appears, states its name or gives a reason for leaving.
     ///
     /// # Errors
-    /// The packet is not a valid compound or, if reduced size is agreed on, not a valid packet. It is counted by its cause and has
-    /// no effect.
+    /// Fails if the packet is not a valid compound or, if reduced size is agreed on, not a valid packet. Such a packet is counted by its
+    /// fault, and has no other effect.
     pub fn handle_rtcp(
         &mut self,
         now_ns: u64,
@@ -43,7 +43,7 @@ impl RtcpSession {
             .clone()
             .filter(|packet| packet.packet_type == wire::BYE);
         let byes = byes.count() as u32;
-        // RFC 3550, section 6.3.7: "avg_rtcp_size is updated only for received BYE packets", while we leave.
+        // While we leave, "avg_rtcp_size is updated only for received BYE packets" (RFC 3550, section 6.3.7).
         if self.phase == Phase::Active || byes > 0 {
             self.timing.note_bytes(bytes.len() + LOWER_LAYERS_BYTES);
         }
@@ -68,19 +68,19 @@ impl RtcpSession {
             wire::BYE => self.handle_bye(now_ns, from, packet),
             wire::RTPFB | wire::PSFB => self.handle_feedback(now_ns, from, packet),
             wire::XR => self.handle_extended(now_ns, from, packet),
-            // APP and future types.
+            // APP packets and future types are ignored.
             _ => {}
         }
     }
 
-    /// Finds or adds the packet's sender. Returns `None` if the packet must be ignored.
+    /// Finds or adds the sender of the packet. Returns `None` if the packet must be ignored.
     fn heard(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Option<Place> {
         if ssrc == self.ssrc {
             self.handle_own_ssrc(now_ns, from);
             return None;
         }
         if self.departed == Some(ssrc) {
-            return None; // Sent to the SSRC that we have just left.
+            return None; // it was sent to the SSRC that we have just given up
         }
         let place = self.place_of(now_ns, from, ssrc);
         let source = self.sources.get(place);
@@ -97,8 +97,8 @@ impl RtcpSession {
         Some(place)
     }
 
-    /// Whether RTCP from this address may be the source's: from its previous RTCP address, from its RTP address, or from anywhere
-    /// after a long silence. A stranger who knows the SSRC must not be able to send a BYE for it.
+    /// Whether RTCP from this address may be the source's. It may come from the source's previous RTCP address, from its RTP address, or
+    /// from anywhere after a long silence. A stranger who knows the SSRC must not be able to send a BYE for the source.
     fn is_its_own(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> bool {
         let source = self.sources.get_mut(place);
         let is_known = match source.rtcp_from {
@@ -147,10 +147,9 @@ impl RtcpSession {
         }
     }
 
-    /// RFC 3550, section 6.4.1: "Source SSRC_n can compute the round-trip propagation delay to SSRC_r by recording the time
-    /// A when this reception report block is received. It calculates the total round-trip time A-LSR using the last SR
-    /// timestamp (LSR) field, and then subtracting this field to leave the round-trip propagation delay as
-    /// (A - LSR - DLSR)."
+    /// Returns the round-trip time. "Source SSRC_n can compute the round-trip propagation delay to SSRC_r by recording the time A when this
+    /// reception report block is received. It calculates the total round-trip time A-LSR using the last SR timestamp (LSR) field, and then
+    /// subtracting this field to leave the round-trip propagation delay as (A - LSR - DLSR)." (RFC 3550, section 6.4.1)
     fn round_trip_ns(&mut self, now_ns: u64, block: &Block) -> Option<u64> {
         // "If no SR has been received yet [...], the LSR field is set to zero."
         if block.lsr == 0 {
@@ -171,7 +170,7 @@ impl RtcpSession {
         Some(rtt_ns)
     }
 
-    /// Keeps the last blocks of each kind that are about us.
+    /// Keeps the last block of each kind that is about us.
     fn handle_extended(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
         if self.heard(now_ns, from, packet.sender()).is_none() {
             return;
@@ -205,14 +204,14 @@ impl RtcpSession {
         if !is_known {
             source.cname = Some(String::from_utf8_lossy(cname).into());
         }
-        // RFC 3550, section 6.2.1: "until an SDES RTCP packet containing a CNAME for that SSRC has been received".
+        // A source is no member "until an SDES RTCP packet containing a CNAME for that SSRC has been received" (RFC 3550, section 6.2.1).
         self.count_in(place, flag::MEMBER);
     }
 
     fn handle_bye(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
         let reason = packet.reason();
         for ssrc in packet.leaving() {
-            // A BYE adds no source, and our own returned packets are ignored.
+            // A BYE does not add a source, and our own packets that come back are ignored.
             let Some(place) = self.sources.find(ssrc) else {
                 continue;
             };
@@ -266,7 +265,7 @@ impl RtcpSession {
             }
             (wire::PSFB, wire::FMT_PLI) => self.feedback.suppress_pli(media),
             (wire::PSFB, wire::FMT_FIR) => {
-                // RFC 5104, section 4.3.1.2: the media source of the header "SHALL be set to 0"; the entries name it.
+                // The media source in the header "SHALL be set to 0", and the entries name the source (RFC 5104, section 4.3.1.2).
                 for (media, request) in packet.firs().filter(|(ssrc, _)| *ssrc == ours) {
                     if self.feedback.is_new_fir(now_ns, sender, request) {
                         self.counts.feedback_received.firs += 1;
@@ -281,7 +280,7 @@ impl RtcpSession {
         }
     }
 
-    /// Handles a packet of the current source. Only its number is checked (RFC 3550, A.1).
+    /// Handles a packet of the current source. Only its number is checked (RFC 3550, appendix A.1).
     #[inline]
     pub(crate) fn receive(&mut self, at_ns: u64, seq: SeqNum, time: RtpTime) -> Receipt {
         let source = &mut self.sources.current;
@@ -292,13 +291,13 @@ impl RtcpSession {
         receipt
     }
 
-    /// Handles a packet of a source that was silent for long, or that continues after leaving.
+    /// Handles a packet of a source that was silent for a long time, or that continues after its BYE.
     #[cold]
     fn receive_again(&mut self, at_ns: u64) {
         let source = &mut self.sources.current;
         if source.has(flag::LEFT) {
             if at_ns.saturating_sub(source.left_ns) < BYE_LINGER_NS {
-                return; // The BYE overtook this packet.
+                return; // the BYE has overtaken this packet
             }
             source.flags &= !flag::LEFT;
         }
@@ -306,7 +305,7 @@ impl RtcpSession {
         self.count_in(0, flag::MEMBER | flag::SENDER);
     }
 
-    /// Makes this the current source; its statistics start with its next packets.
+    /// Makes this source the current one. Its statistics start with its next packets.
     #[cold]
     pub(crate) fn adopt(&mut self, now_ns: u64, ssrc: Ssrc, from: SocketAddr, clock_rate_hz: u32) {
         let place = self.place_of(now_ns, from, ssrc);
@@ -326,12 +325,12 @@ impl RtcpSession {
         self.sources.current.ssrc == ssrc && self.sources.current.has(flag::PRESENT)
     }
 
-    /// The current source sends from another address.
+    /// Notes that the current source sends from another address.
     pub(crate) fn move_current(&mut self, from: SocketAddr) {
         self.sources.current.rtp_from = from;
     }
 
-    /// Units per second of the current source's timestamps.
+    /// Sets the clock rate of the current source's timestamps.
     pub(crate) fn set_current_clock_rate(&mut self, clock_rate_hz: u32) {
         self.sources.current.reception.set_clock_rate(clock_rate_hz);
     }
@@ -342,30 +341,30 @@ impl RtcpSession {
         (reports.offered, reports.has_left) = (Some(extended), false);
     }
 
-    /// Whether the offered extended reports have left. Returns true once.
+    /// Whether the offered extended reports have been sent. Returns `true` only once.
     pub(crate) fn has_taken_extended(&mut self) -> bool {
         let reports = self.extended.as_mut();
         reports.is_some_and(|reports| std::mem::take(&mut reports.has_left))
     }
 
-    /// The peer's extended reports about us.
+    /// Returns the peer's extended reports about us.
     pub(crate) fn extended(&self) -> Option<Extended> {
         self.extended.as_ref()?.heard
     }
 
-    /// Continues the counts of a stream that another process has sent.
+    /// Continues the counts of a stream that another process has sent so far.
     pub(crate) fn restore_sent(&mut self, packets: u64, octets: u64) {
         (self.sent.packets, self.sent.octets) = (packets, octets);
         self.sent.has_any |= packets > 0;
     }
 
-    /// Reception of the current source's packets.
+    /// Returns the reception of the current source's packets.
     pub(crate) fn current_reception(&self) -> &Reception {
         &self.sources.current.reception
     }
 
-    /// Handles a packet of the admitted peer with our SSRC: either another SSRC is chosen (RFC 3550, section 8.2), or our own
-    /// packet was returned.
+    /// Handles a packet of the accepted peer that has our SSRC. Either another SSRC is chosen (RFC 3550, section 8.2), or the packet is our
+    /// own and has come back.
     #[cold]
     pub(crate) fn note_own_ssrc(&mut self, now_ns: u64, from: SocketAddr) {
         self.handle_own_ssrc(now_ns, from);

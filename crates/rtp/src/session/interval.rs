@@ -1,20 +1,20 @@
-//! Time of the next report: the RTCP interval, timer reconsideration and reverse reconsideration. RFC 3550, sections 6.2, 6.3 and
-//! A.7.
+//! The time of the next report: the RTCP interval, timer reconsideration and reverse reconsideration (RFC 3550, sections 6.2 and 6.3, and
+//! appendix A.7).
 
 use crate::id::NS_PER_S;
 use crate::rng::SplitMix;
 
-/// RFC 3550, A.7: `RTCP_MIN_TIME`.
+/// `RTCP_MIN_TIME` of RFC 3550, appendix A.7.
 const INTERVAL_NS_MIN: u64 = 5 * NS_PER_S;
-/// RFC 3550, A.7: `RTCP_SENDER_BW_FRACTION`.
+/// `RTCP_SENDER_BW_FRACTION` of RFC 3550, appendix A.7.
 const SENDER_SHARE: f64 = 0.25;
-/// RFC 3550, section 6.3.1: "The resulting value of T is divided by e-3/2=1.21828 to compensate for the fact that the
-/// timer reconsideration algorithm converges to a value of the RTCP bandwidth below the intended average."
+/// Divisor of the interval. "The resulting value of T is divided by e-3/2=1.21828 to compensate for the fact that the timer reconsideration
+/// algorithm converges to a value of the RTCP bandwidth below the intended average." (RFC 3550, section 6.3.1)
 const COMPENSATION: f64 = std::f64::consts::E - 1.5;
-/// Maximum interval: less than one report a day is useless, however large the group or small the bandwidth.
+/// Maximum interval, ns. Less than one report a day would be useless, however large the group or small the bandwidth is.
 const INTERVAL_NS_MAX: f64 = (24 * 3600 * NS_PER_S) as f64;
 
-/// RFC 3550, section 6.3.5: "M is the timeout multiplier, and defaults to 5".
+/// Number of intervals after which a silent member times out. "M is the timeout multiplier, and defaults to 5" (RFC 3550, section 6.3.5).
 const MEMBER_INTERVALS: u64 = 5;
 
 /// The state variables of RFC 3550, section 6.3.
@@ -24,18 +24,18 @@ pub(crate) struct Timing {
     pub(crate) last_ns: u64,
     /// "tn: the next scheduled transmission time of an RTCP packet".
     pub(crate) next_ns: u64,
-    /// The interval that led to `next_ns`, randomised.
+    /// The randomised interval from which `next_ns` was computed.
     interval_ns: u64,
-    /// "members: the most current estimate for the number of session members", ourselves included.
+    /// "members: the most current estimate for the number of session members", including ourselves.
     pub(crate) members: u32,
     /// "pmembers: the estimated number of session members at the time tn was last recomputed".
     members_prior: u32,
-    /// "senders", ourselves included.
+    /// "senders", including ourselves.
     pub(crate) senders: u32,
     pub(crate) we_sent: bool,
     /// "initial: true if the application has not yet sent an RTCP packet".
     pub(crate) initial: bool,
-    /// "avg_rtcp_size: the average compound RTCP packet size, in octets", those of UDP and IP included.
+    /// "avg_rtcp_size: the average compound RTCP packet size, in octets", including UDP and IP.
     average_bytes: f64,
     /// "rtcp_bw: the target RTCP bandwidth", in bytes/s.
     bandwidth: f64,
@@ -45,8 +45,8 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// RFC 3550, section 6.3.2: creates the state of a member that joins at `now_ns`. `bandwidth_bps` bits/s are for
-    /// everybody's RTCP together; `first_bytes` is the size that the first packet will probably have.
+    /// Creates the state of a member that joins at `now_ns` (RFC 3550, section 6.3.2). The RTCP of all members together may use
+    /// `bandwidth_bps` bits/s. `first_bytes` is the probable size of the first packet.
     pub(crate) fn new(
         now_ns: u64,
         bandwidth_bps: u64,
@@ -72,7 +72,7 @@ impl Timing {
         timing
     }
 
-    /// The interval without its randomness: RFC 3550, section 6.3.1, steps 1 to 3.
+    /// Returns the interval without its randomness (RFC 3550, section 6.3.1, steps 1 to 3).
     pub(crate) fn deterministic_ns(&self) -> u64 {
         let mut interval_ns_min = self.interval_ns_min;
         if self.initial {
@@ -95,7 +95,7 @@ impl Timing {
             (members - senders, 1.0 - SENDER_SHARE)
         };
         if self.bandwidth <= 0.0 {
-            // Without bandwidth nothing is sent, but the time-outs still need the timer.
+            // Without bandwidth nothing is sent, but the timer is still needed for the time-outs.
             return interval_ns_min;
         }
         // "n*C"
@@ -104,8 +104,8 @@ impl Timing {
         nanoseconds.max(interval_ns_min)
     }
 
-    /// RFC 3550, section 6.3.1: "The calculated interval T is set to a number uniformly distributed between 0.5 and 1.5
-    /// times the deterministic calculated interval", then compensated.
+    /// Returns the randomised interval. "The calculated interval T is set to a number uniformly distributed between 0.5 and 1.5 times the
+    /// deterministic calculated interval" (RFC 3550, section 6.3.1), and then divided by [`COMPENSATION`].
     pub(crate) fn randomised_ns(&mut self) -> u64 {
         let deterministic_ns = self.deterministic_ns() as f64;
         (deterministic_ns * (self.rng.next_unit() + 0.5) / COMPENSATION) as u64
@@ -118,8 +118,8 @@ impl Timing {
         self.members_prior = self.members;
     }
 
-    /// Timer reconsideration, RFC 3550, section 6.3.6: whether the packet that was scheduled for now must be sent. If not, it
-    /// is scheduled for a later time.
+    /// Whether the packet that was scheduled for now must be sent. This is timer reconsideration (RFC 3550, section 6.3.6). If the packet
+    /// must not be sent, it is scheduled for a later time.
     pub(crate) fn reconsider(&mut self, now_ns: u64) -> bool {
         if now_ns < self.next_ns {
             return false;
@@ -136,20 +136,20 @@ impl Timing {
         false
     }
 
-    /// Schedules the next packet after a regular one was sent: RFC 3550, section 6.3.6.
+    /// Schedules the next packet after a regular one was sent (RFC 3550, section 6.3.6).
     pub(crate) fn sent(&mut self, now_ns: u64, bytes: usize) {
         self.note_bytes(bytes);
         self.initial = false;
         self.reschedule(now_ns);
     }
 
-    /// Schedules the next packet after a regular one was suppressed. RFC 4585, section 3.5.3: "Whenever a Regular RTCP packet is
-    /// sent or suppressed, [...] tp, tn MUST be updated as per [1]."
+    /// Schedules the next packet after a regular one was suppressed. "Whenever a Regular RTCP packet is sent or suppressed, [...] tp, tn
+    /// MUST be updated as per [1]." (RFC 4585, section 3.5.3)
     pub(crate) fn suppressed(&mut self, now_ns: u64) {
         self.reschedule(now_ns);
     }
 
-    /// Notes that an early packet was sent. RFC 4585, section 3.5.2, step 6: "MUST recalculate tn = tp + 2*T_rr".
+    /// Notes that an early packet was sent. In step 6, a member "MUST recalculate tn = tp + 2*T_rr" (RFC 4585, section 3.5.2).
     pub(crate) fn sent_early(&mut self, bytes: usize) {
         self.note_bytes(bytes);
         let doubled = self.interval_ns.saturating_mul(2);
@@ -160,13 +160,13 @@ impl Timing {
         self.initial = false;
     }
 
-    /// RFC 3550, section 6.3.3: "avg_rtcp_size = (1/16) * packet_size + (15/16) * avg_rtcp_size", for each packet sent and
-    /// received.
+    /// Includes the size of a packet in the average, for each packet sent and received. "avg_rtcp_size = (1/16) * packet_size + (15/16) *
+    /// avg_rtcp_size" (RFC 3550, section 6.3.3).
     pub(crate) fn note_bytes(&mut self, bytes: usize) {
         self.average_bytes += (bytes as f64 - self.average_bytes) / 16.0;
     }
 
-    /// Reverse reconsideration, RFC 3550, section 6.3.4, after members left.
+    /// Moves the next report forward after members have left. This is reverse reconsideration (RFC 3550, section 6.3.4).
     pub(crate) fn members_left(&mut self, now_ns: u64) {
         if self.members >= self.members_prior {
             return;
@@ -180,9 +180,9 @@ impl Timing {
         self.members_prior = self.members;
     }
 
-    /// Begins to leave a large group. RFC 3550, section 6.3.7: "tp is reset to tc, the current time, members and pmembers
-    /// are initialized to 1, initial is set to 1, we_sent is set to false, senders is set to 0, and avg_rtcp_size is set
-    /// to the size of the compound BYE packet. [...] The BYE packet is then scheduled for time tn = tc + T."
+    /// Begins to leave a large group. "tp is reset to tc, the current time, members and pmembers are initialized to 1, initial is set to 1,
+    /// we_sent is set to false, senders is set to 0, and avg_rtcp_size is set to the size of the compound BYE packet. [...] The BYE packet
+    /// is then scheduled for time tn = tc + T." (RFC 3550, section 6.3.7)
     pub(crate) fn begin_bye(&mut self, now_ns: u64, bytes: usize) {
         self.members = 1;
         self.senders = 0;
@@ -192,15 +192,15 @@ impl Timing {
         self.reschedule(now_ns);
     }
 
-    /// RFC 3550, section 6.3.5: "Any other session member who has not sent an RTP or RTCP packet since time tc - MTd [...]
-    /// is timed out", where Td is "for a receiver, that is, with we_sent false". Section 6.2: "the fixed minimum SHOULD
-    /// be used when calculating the participant timeout interval".
+    /// Returns the silence after which a member times out. "Any other session member who has not sent an RTP or RTCP packet since time tc -
+    /// MTd [...] is timed out", where Td is "for a receiver, that is, with we_sent false" (RFC 3550, section 6.3.5). "the fixed minimum
+    /// SHOULD be used when calculating the participant timeout interval" (section 6.2).
     pub(crate) fn member_timeout_ns(&self) -> u64 {
         MEMBER_INTERVALS * self.interval(false, INTERVAL_NS_MIN)
     }
 
-    /// RFC 3550, sections 6.3.5 and 6.3.8: a member without RTP for the last two intervals is not a sender any more. Like
-    /// [`member_timeout_ns`](Self::member_timeout_ns), the result is based on the fixed minimum.
+    /// Returns the time without RTP after which a member no longer counts as a sender, which is two intervals (RFC 3550, sections 6.3.5 and
+    /// 6.3.8). As in [`member_timeout_ns`](Self::member_timeout_ns), the intervals are based on the fixed minimum.
     pub(crate) fn sender_timeout_ns(&self) -> u64 {
         2 * self.interval(self.we_sent, INTERVAL_NS_MIN)
     }
@@ -210,8 +210,8 @@ impl Timing {
         self.interval_ns_min = interval_ns_min;
     }
 
-    /// Works as [`set_minimum_ns`](Self::set_minimum_ns). A time that was computed before the first packet is computed again,
-    /// at `now_ns`.
+    /// Acts as [`set_minimum_ns`](Self::set_minimum_ns). If no packet was sent yet, the time of the first one is computed again, at
+    /// `now_ns`.
     pub(crate) fn change_minimum_ns(&mut self, now_ns: u64, interval_ns_min: u64) {
         self.interval_ns_min = interval_ns_min;
         if self.initial {
@@ -219,24 +219,24 @@ impl Timing {
         }
     }
 
-    /// A random number for other purposes.
+    /// Returns a random number for other purposes.
     pub(crate) fn random_u64(&mut self) -> u64 {
         self.rng.next_u64()
     }
 
-    /// A number from 0 to below 1.
+    /// Returns a random number from 0 to less than 1.
     pub(crate) fn random_unit(&mut self) -> f64 {
         self.rng.next_unit()
     }
 
-    /// The interval before the next regular packet.
+    /// Returns the interval before the next regular packet.
     pub(crate) fn interval_ns(&self) -> u64 {
         self.interval_ns
     }
 }
 
-/// The smallest interval by RFC 3550, section 6.2: "The recommended value for the reduced minimum in seconds is 360
-/// divided by the session bandwidth in kilobits/second", never more than the fixed one.
+/// Returns the reduced minimum interval, which is never more than the fixed one. "The recommended value for the reduced minimum in seconds
+/// is 360 divided by the session bandwidth in kilobits/second" (RFC 3550, section 6.2).
 pub(crate) fn reduced_minimum_ns(session_bandwidth_bps: u64) -> u64 {
     (360_000 * NS_PER_S)
         .checked_div(session_bandwidth_bps)
@@ -245,11 +245,11 @@ pub(crate) fn reduced_minimum_ns(session_bandwidth_bps: u64) -> u64 {
         })
 }
 
-/// Minimum interval at any bandwidth. Reports are not needed more often than audio packets, and a timer that fires without
-/// pause is a busy loop.
+/// Minimum interval at any bandwidth, ns. Reports are not needed more often than audio packets, and a timer that fires without pause would
+/// be a busy loop.
 pub(crate) const FLOOR_NS: u64 = 20_000_000;
 
-/// The smallest interval without the option to reduce it.
+/// The minimum interval if the members have not agreed to reduce it.
 pub(crate) const FIXED_MINIMUM_NS: u64 = INTERVAL_NS_MIN;
 
 #[cfg(test)]
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn senders_of_a_large_group_share_a_quarter_of_the_rtcp_bandwidth() {
-        // 400 bytes/s, packets of 100 bytes.
+        // The bandwidth is 400 bytes/s, and packets have 100 bytes.
         assert_eq!(timing(1000, 0, false).deterministic_ns() / NS_PER_S, 333);
         assert_eq!(timing(1000, 100, true).deterministic_ns() / NS_PER_S, 100);
         assert_eq!(timing(1000, 100, false).deterministic_ns() / NS_PER_S, 300);

@@ -1,11 +1,11 @@
-//! The RTCP session: its members, how their packets arrive, and when to report. RFC 3550 (sections 6 and 8, appendix
-//! A), with early feedback (RFC 4585) and reduced size (RFC 5506).
+//! The RTCP session: its members, how their packets arrive, and when to report. It implements RFC 3550 (sections 6 and 8, appendix A), with
+//! early feedback (RFC 4585) and reduced size (RFC 5506).
 //!
-//! One [`RtcpSession`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random numbers: all
+//! One [`RtcpSession`] for each RTP session serves both directions. It owns no socket, reads no clock and draws no random numbers. All
 //! input is in [`Config`] and in the parameters.
 //!
-//! Arriving packets use only the first cache lines of a session, and nothing that the timer reads. So a packet never moves the
-//! timer, and a session without a flood wakes about every five seconds.
+//! Arriving packets touch only the first cache lines of a session, and nothing that the timer reads. So a packet never moves the timer.
+//! Unless it is flooded, a session wakes about every five seconds.
 
 mod conflict;
 mod extended;
@@ -38,34 +38,34 @@ use feedback::Feedback;
 use interval::Timing;
 use source::{Place, Source, Sources, flag};
 
-/// Minimum silence of a source's present address before another address is accepted. It is longer than any network gap in speech,
-/// and short enough that a caller who moves is soon accepted again.
+/// Minimum silence of a source's present address before another address is accepted, ns. It is longer than any network gap in speech, and
+/// so short that a caller who moves is soon accepted again.
 pub const ADDRESS_SILENCE_NS: u64 = 500_000_000;
-/// Minimum number of consecutive packets from the new address: a single forged one in a pause must not block a caller.
+/// Minimum number of consecutive packets from a new address. A single forged packet in a pause must not block a caller.
 pub const ADDRESS_PACKETS: u32 = 5;
-/// Minimum silence of an RTCP address before RTCP from another host is accepted: three of the usual intervals of 5 s.
+/// Minimum silence of an RTCP address before RTCP from another host is accepted, ns. It is three of the usual intervals of 5 s.
 pub const RTCP_ADDRESS_SILENCE_NS: u64 = 15_000_000_000;
-/// Another valid source replaces the current one after this much silence: several packets' time.
+/// Silence of the current source after which another valid source replaces it, ns. It is the time of several packets.
 const CURRENT_SILENCE_NS: u64 = 100_000_000;
-/// Time for which a source is kept after its BYE. Packets that the BYE overtook must not make it a new member (RFC 3550, section
+/// Time for which a source is kept after its BYE, ns. Packets that the BYE has overtaken must not make it a new member (RFC 3550, section
 /// 6.2.1).
 const BYE_LINGER_NS: u64 = 2_000_000_000;
-/// Events that may wait for [`RtcpSession::poll_event`]; a caller that does not drain loses the newest. The limit is the NACKs of
-/// one packet.
+/// Maximum number of events that wait for [`RtcpSession::poll_event`]. It is the number of NACKs in one packet. If a caller does not drain
+/// the events, the newest ones are lost.
 const EVENTS_MAX: usize = 128;
-/// Bytes that UDP and IPv4 add to a packet: they count in the average size (RFC 3550, section 6.2).
+/// Number of bytes that UDP and IPv4 add to a packet. They count in the average size (RFC 3550, section 6.2).
 const LOWER_LAYERS_BYTES: usize = 28;
 
-/// Rules for sending feedback.
+/// The rules for sending feedback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// RFC 3551: reports at their interval only; no NACK, no PLI.
+    /// RFC 3551: reports are sent at their interval only, without NACK and PLI.
     Avp,
-    /// RFC 4585: feedback early where the bandwidth allows it, and reports as often as the bandwidth allows.
+    /// RFC 4585: feedback is sent early, and reports as often as the bandwidth allows.
     Avpf {
-        /// Minimum average interval of reports without feedback (`T_rr_interval`); 0 for none.
+        /// Minimum average interval of reports without feedback (`T_rr_interval`), ns. 0: there is none.
         regular_interval_ns: u64,
-        /// Feedback that would wait longer than this is dropped (`T_max_fb_delay`).
+        /// Maximum time that feedback may wait before it is dropped (`T_max_fb_delay`), ns.
         feedback_delay_ns_max: u64,
     },
 }
@@ -79,46 +79,46 @@ impl Profile {
     }
 }
 
-/// The shortest interval that members may send RTCP at, apart from randomness.
+/// The minimum interval at which members may send RTCP, apart from its randomness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinimumInterval {
-    /// 5 s.
+    /// It is 5 s.
     Fixed,
-    /// 360 s divided by the session bandwidth in kbit/s, if that is less than 5 s (RFC 3550, section 6.2). For unicast: in a
-    /// multicast group only senders may use it.
+    /// It is 360 s divided by the session bandwidth in kbit/s, if that is less than 5 s (RFC 3550, section 6.2). This is for unicast. In a
+    /// multicast group, only senders may use it.
     Reduced,
 }
 
 /// Settings of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Our own SSRC. Random; a collision changes it, see [`Event::Collision`].
+    /// Our own SSRC, which must be random. A collision changes it: see [`Event::Collision`].
     pub ssrc: Ssrc,
     /// Our canonical name (RFC 7022), the same for all related sessions of an endpoint. At most 255 bytes are sent.
     pub cname: String,
     /// Bandwidth of the whole session's media, bits/s.
     pub session_bandwidth_bps: u64,
-    /// Bandwidth of all members' RTCP, bits/s; `None` for the usual 5 % of the session's. With 0, RTCP is off.
+    /// Bandwidth of the RTCP of all members, bits/s. `None`: 5 % of the session's bandwidth, which is usual. With 0, RTCP is off.
     pub rtcp_bandwidth_bps: Option<u64>,
-    /// The shortest interval.
+    /// The minimum interval of RTCP packets.
     pub minimum_interval: MinimumInterval,
-    /// Clock rates of received payload types; the default one is also that of the sent stream.
+    /// Clock rates of received payload types. The default rate is also that of the sent stream.
     pub clock_rates: ClockRates,
     /// The wall clock at time 0 of the monotonic clock.
     pub ntp_at_zero: NtpTime,
-    /// Seed of the random numbers: a different one for each session.
+    /// Seed of the random numbers. Each session needs a different one.
     pub seed: u64,
-    /// Whether both sides agreed on RTCP packets outside compounds (RFC 5506).
+    /// Whether both sides have agreed on RTCP packets outside compounds (RFC 5506).
     pub reduced_size: bool,
     /// Rules for feedback.
     pub profile: Profile,
-    /// Maximum number of sources, 2..=[`SOURCES_MAX`]; beyond it, the source that has been silent longest is forgotten. It is
-    /// also the largest group for which the interval can be right.
+    /// Maximum number of sources, 2..=[`SOURCES_MAX`]. Beyond it, the source that has been silent for the longest time is forgotten. The
+    /// interval is right only for groups up to this size.
     pub sources_max: usize,
 }
 
 impl Config {
-    /// Settings for a telephone call: 64 kbit/s of payload and its headers, AVP, a handful of sources.
+    /// Returns the settings for a telephone call: 64 kbit/s of payload with headers, AVP, and a handful of sources.
     #[must_use]
     pub fn call(ssrc: Ssrc, cname: &str, clock_rate_hz: u32, seed: u64) -> Config {
         Config {
@@ -144,16 +144,16 @@ impl Config {
     }
 }
 
-/// The fields of an RTP packet that the session uses. Contributing sources are not among them: they do not count as members.
+/// The fields of an RTP packet that the session uses. Contributing sources are left out, because they do not count as members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtpHeader {
-    /// Its source.
+    /// The packet's source.
     pub ssrc: Ssrc,
-    /// Its number.
+    /// The packet's sequence number.
     pub seq: SeqNum,
-    /// Its timestamp.
+    /// The packet's timestamp.
     pub time: RtpTime,
-    /// Its payload type.
+    /// The packet's payload type.
     pub payload_type: PayloadType,
 }
 
@@ -168,22 +168,22 @@ impl From<&Packet<'_>> for RtpHeader {
     }
 }
 
-/// Verdict on an RTP packet.
+/// The verdict on an RTP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RtpVerdict {
-    /// From a source that passed probation.
+    /// The packet is from a source that has passed probation.
     Valid,
-    /// The sender restarted its numbering here: two packets in a row far from where it was.
+    /// The sender restarts its numbers with this packet, which is the second in a row far from the previous numbers.
     Restarted,
-    /// From a source that has not yet sent two packets in a row.
+    /// The packet is from a source that has not yet sent two packets in a row.
     Probation,
-    /// Its number is far from its source's sequence. Drop it.
+    /// The packet's number is far from the sequence of its source. Drop the packet.
     OutOfRange,
-    /// Its source currently sends from another address: a third party's collision or loop. Drop it.
+    /// The source currently sends from another address, so the packet is a third party's collision or loop. Drop it.
     Conflict,
-    /// It bears our own SSRC, which has been changed. Drop it.
+    /// The packet has our own SSRC, which has therefore been changed. Drop the packet.
     Collision,
-    /// It is a packet of ours that was returned. Drop it.
+    /// The packet is one of ours that came back. Drop it.
     Loop,
 }
 
@@ -195,104 +195,103 @@ impl RtpVerdict {
     }
 }
 
-/// Events for the caller.
+/// An event for the owner of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A source passed probation.
+    /// A source has passed probation.
     SsrcActive {
-        /// Its SSRC.
+        /// The source's SSRC.
         ssrc: Ssrc,
-        /// Source address of its RTP.
+        /// Source address of the source's RTP.
         from: SocketAddr,
     },
-    /// Another source becomes the current one: the previous one was silent or left.
+    /// Another source has become the current one, because the previous one was silent or has left.
     SsrcChanged {
         /// The previous SSRC.
         old: Ssrc,
         /// The new SSRC.
         new: Ssrc,
     },
-    /// A source's RTP comes from another address; the previous one was silent.
+    /// The RTP of a source now comes from another address. The previous address was silent.
     AddressChanged {
-        /// Its SSRC.
+        /// The source's SSRC.
         ssrc: Ssrc,
-        /// New source address of its RTP.
+        /// New source address of the source's RTP.
         from: SocketAddr,
     },
-    /// Another sender used our SSRC. RTP must be sent with the new one from now on; the BYE for the old one is on its
-    /// way.
+    /// Another sender has used our SSRC. From now on, RTP must be sent with the new one. The BYE for the old one is due.
     Collision {
         /// The old SSRC.
         old: Ssrc,
         /// The new SSRC.
         new: Ssrc,
     },
-    /// Our own packets come back from this address. Reported once per address and SSRC.
+    /// Our own packets come back from this address. This is reported once for each address and SSRC.
     Loop {
         /// The address that returns them.
         from: SocketAddr,
     },
-    /// A source left.
+    /// A source has left.
     Bye {
-        /// Its SSRC.
+        /// The source's SSRC.
         ssrc: Ssrc,
-        /// Its reason, if any.
+        /// The source's reason, if it gave one.
         reason: Option<Box<str>>,
     },
-    /// A source has not sent RTP for two intervals; it is still a member.
+    /// A source has not sent RTP for two intervals. It is still a member.
     SenderTimeout {
-        /// Its SSRC.
+        /// The source's SSRC.
         ssrc: Ssrc,
     },
-    /// A source was silent for five intervals and is forgotten.
+    /// A source was silent for five intervals, and has been forgotten.
     SourceTimeout {
-        /// Its SSRC.
+        /// The source's SSRC.
         ssrc: Ssrc,
     },
-    /// A source tied its timestamps to its wall clock.
+    /// A source has reported which timestamp corresponds to which time of its wall clock.
     SenderReport {
-        /// Its SSRC.
+        /// The source's SSRC.
         ssrc: Ssrc,
-        /// Time of its wall clock.
+        /// The time by the source's wall clock.
         ntp: NtpTime,
         /// The same moment as a timestamp.
         time: RtpTime,
     },
-    /// A source reported how our packets arrive.
+    /// A source has reported how our packets arrive.
     ReportAboutUs {
         /// The source.
         from: Ssrc,
-        /// Its report.
+        /// The source's report.
         view: RemoteView,
     },
     /// A source misses packets of ours.
     Nack {
         /// The source.
         from: Ssrc,
-        /// The SSRC we sent them with.
+        /// The SSRC with which we sent them.
         media: Ssrc,
         /// The first missing packet.
         first: SeqNum,
-        /// Bit `i`, from the lowest: the packet `i + 1` after the first is missing as well.
+        /// More missing packets. If bit `i`, counted from the lowest, is set, the packet `i + 1` after the first one is missing too.
         following: u16,
     },
-    /// A source lost a picture of ours.
+    /// A source has lost a picture of ours.
     Pli {
         /// The source.
         from: Ssrc,
-        /// The SSRC we sent it with.
+        /// The SSRC with which we sent the picture.
         media: Ssrc,
     },
-    /// A source requests a full picture. Reported once, however often it repeats the request.
+    /// A source requests a full picture. This is reported once, however often the source repeats the request.
     Fir {
         /// The source.
         from: Ssrc,
-        /// The SSRC to send it with.
+        /// The SSRC with which to send the picture.
         media: Ssrc,
     },
 }
 
-/// Sending side of our stream.
+/// The sending side of our stream.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Sent {
@@ -306,20 +305,19 @@ struct Sent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Active,
-    /// `send_bye` was called. In a large group the BYE waits for its time.
+    /// We are leaving, because `send_bye` was called. In a large group, the BYE must wait.
     Leaving {
         at_once: bool,
     },
     Left,
 }
 
-/// An RTCP session. See the module.
+/// An RTCP session: see the module documentation.
 ///
-/// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached, call
-/// [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
-/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`], all of that may wait until the timer fires. These two never
-/// move the timer, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; if it
-/// does, only the intervals are wrong.
+/// **Contract.** After every call of a `handle_*` or `request_*` function, and whenever [`next_timeout`] is reached, call [`poll_transmit`]
+/// until it returns `None`, then [`poll_event`] until it returns `None`. Then set the timer to [`next_timeout`]. After [`handle_rtp`] and
+/// [`handle_rtp_sent`], all this may wait until the timer fires. These two never move the timer, and only one of their events, a collision,
+/// requires a packet. `now_ns` is monotonic and must not go back. If it does, only the intervals are wrong.
 ///
 /// [`next_timeout`]: RtcpSession::next_timeout
 /// [`poll_transmit`]: RtcpSession::poll_transmit
@@ -327,7 +325,7 @@ enum Phase {
 /// [`handle_rtp`]: RtcpSession::handle_rtp
 /// [`handle_rtp_sent`]: RtcpSession::handle_rtp_sent
 #[derive(Debug)]
-#[repr(C, align(64))] // The current source at the front: two cache lines serve a received packet.
+#[repr(C, align(64))] // the current source is at the front: two cache lines serve a received packet
 pub struct RtcpSession {
     sources: Sources,
     sent: Sent,
@@ -337,13 +335,13 @@ pub struct RtcpSession {
     reduced_size: bool,
     has_bandwidth: bool,
     profile: Profile,
-    /// The shortest interval without early feedback.
+    /// The minimum interval without early feedback.
     avp_minimum_ns: u64,
-    /// The SSRC that we gave up; its BYE is still to be sent.
+    /// The SSRC that we gave up, and whose BYE is still to be sent.
     departed: Option<Ssrc>,
-    /// The SSRC that we gave up permanently.
+    /// The SSRC that we gave up, and will never use again.
     given_up: Option<Ssrc>,
-    /// The SSRC of sent packets before a change, and the SSRC that some packets still have: see `note_sent`.
+    /// The SSRC of sent packets before a change, which some packets may still have: see `note_sent`.
     sent_before: Option<Ssrc>,
     sent_beside: Option<Ssrc>,
     clock_rates: ClockRates,
@@ -356,12 +354,12 @@ pub struct RtcpSession {
     feedback: Feedback,
     events: VecDeque<Event>,
     counts: stats::Counts,
-    /// Allocated for the first extended report.
+    /// The extended reports. They are allocated when the first one is needed.
     extended: Option<Box<ExtendedReports>>,
 }
 
 impl RtcpSession {
-    /// Size of the first part, which each packet uses.
+    /// Size of the first part of the session, which each packet uses.
     pub(crate) const HOT_BYTES: usize = std::mem::offset_of!(RtcpSession, phase);
 
     /// Creates a session that starts at `now_ns`.
@@ -411,9 +409,9 @@ impl RtcpSession {
         }
     }
 
-    /// Takes an RTP packet that arrived at `now_ns` from `from`, before playout.
+    /// Handles an RTP packet that arrived at `now_ns` from `from`, before it is played.
     ///
-    /// Allocates nothing, except when a second source appears or an event is queued.
+    /// This allocates nothing, except when a second source appears or an event is queued.
     #[inline]
     pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: RtpHeader) -> RtpVerdict {
         let source = &mut self.sources.current;
@@ -424,7 +422,7 @@ impl RtcpSession {
         self.handle_rtp_otherwise(now_ns, from, packet)
     }
 
-    /// Handles everything except the next packet of a known source.
+    /// Handles all packets except the next one of a known source.
     #[cold]
     fn handle_rtp_otherwise(
         &mut self,
@@ -439,9 +437,9 @@ impl RtcpSession {
         self.revive(now_ns, place);
         let source = self.sources.get_mut(place);
         if source.has_rtp && source.rtp_from != from {
-            // RFC 3550, section 8.2: "it MAY keep the packets from one and discard the packets from the other when this can
-            // be detected by different source transport addresses". But "in some applications of RTP sources may be
-            // expected to change addresses during a session": then the old one falls silent.
+            // A source "MAY keep the packets from one and discard the packets from the other when this can be detected by different source
+            // transport addresses". But "in some applications of RTP sources may be expected to change addresses during a session" (RFC
+            // 3550, section 8.2). In that case, the old address falls silent.
             if source.reception.is_valid() {
                 if !source.has_moved(now_ns, from) {
                     source.conflicts += 1;
@@ -473,7 +471,7 @@ impl RtcpSession {
         verdict(receipt)
     }
 
-    /// Makes a valid source the current one if the present one is gone or silent.
+    /// Makes a valid source the current one, if the present one is gone or silent.
     fn consider_current(&mut self, now_ns: u64, place: Place) {
         if place == 0 || self.sources.get(place).has(flag::LEFT) {
             return;
@@ -494,7 +492,8 @@ impl RtcpSession {
         }
     }
 
-    /// Notes RTP sent at `now_ns`: `packets` of them, the last with timestamp `time`, with `payload_bytes` of payload in total.
+    /// Notes that RTP was sent at `now_ns`: `packets` packets with `payload_bytes` of payload in total, of which the last one had the
+    /// timestamp `time`.
     #[inline]
     pub fn handle_rtp_sent(
         &mut self,
@@ -512,9 +511,9 @@ impl RtcpSession {
         }
     }
 
-    /// Notes a packet that was sent under `ssrc`, for packets whose SSRC someone else chooses, such as a payloader. The reports
-    /// change to another SSRC once two consecutive packets have it. They never return to an earlier SSRC, so with two
-    /// alternating streams they stay with one. They also never use an SSRC that was given up in a collision.
+    /// Notes a packet that was sent with `ssrc`. This is for packets whose SSRC another part of the program chooses, such as a payloader.
+    /// The reports change to another SSRC when two consecutive packets have it, and never return to an earlier one. So if two streams
+    /// alternate, the reports stay with one of them. The reports also never use an SSRC that was given up in a collision.
     #[inline]
     pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
         if ssrc == self.ssrc || self.adopt_sent(ssrc) {
@@ -523,7 +522,7 @@ impl RtcpSession {
         }
     }
 
-    /// Whether sent packets have another SSRC from now on.
+    /// Decides whether the sent packets have another SSRC from now on.
     #[cold]
     fn adopt_sent(&mut self, ssrc: Ssrc) -> bool {
         if self.given_up == Some(ssrc) || self.sent_before == Some(ssrc) {
@@ -539,8 +538,8 @@ impl RtcpSession {
         true
     }
 
-    /// RFC 3550, section 6.3.8: "If the participant sends an RTP packet when we_sent is false, it adds itself to the sender
-    /// table and sets we_sent to true."
+    /// Counts us as a sender. "If the participant sends an RTP packet when we_sent is false, it adds itself to the sender table and sets
+    /// we_sent to true." (RFC 3550, section 6.3.8)
     #[cold]
     fn begin_sending(&mut self) {
         self.sent.has_any = true;
@@ -550,7 +549,7 @@ impl RtcpSession {
         }
     }
 
-    /// Time of the next call of [`poll_transmit`](RtcpSession::poll_transmit), monotonic. `None` after leaving.
+    /// Returns the time of the next call of [`poll_transmit`](RtcpSession::poll_transmit), monotonic. `None`: we have left.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         if self.phase == Phase::Left {
@@ -567,14 +566,13 @@ impl RtcpSession {
         )
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Changes the SSRC; the caller's packets have the new one already. The session sends no BYE for the old one, because a BYE
-    /// is for a collision (RFC 3550, section 8.2): listeners would interpret it as the end of the session. For them, the old
-    /// SSRC times out.
+    /// Changes the SSRC. The caller's packets have the new one already. The session sends no BYE for the old SSRC. A BYE is sent after a
+    /// collision (RFC 3550, section 8.2), but here listeners would take it for the end of the session. For them, the old SSRC times out.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         if ssrc == self.ssrc {
             return;
@@ -588,7 +586,8 @@ impl RtcpSession {
         self.cname = wire::cut(cname).into();
     }
 
-    /// Changes the rules for feedback from `now_ns` on, as both sides agreed. Pending feedback is dropped if feedback ends.
+    /// Changes the rules for feedback from `now_ns` on, as both sides have agreed. If feedback is no longer allowed, pending feedback is
+    /// dropped.
     pub fn set_profile(&mut self, now_ns: u64, profile: Profile, reduced_size: bool) {
         let minimum_ns = profile.minimum_ns(self.avp_minimum_ns);
         self.reduced_size = reduced_size;
@@ -601,8 +600,8 @@ impl RtcpSession {
         }
     }
 
-    /// Clock rates of received payload types, for sources that appear from now on. The default one is that of the sent stream,
-    /// too.
+    /// Sets the clock rates of received payload types, for sources that appear from now on. The default rate is also that of the sent
+    /// stream.
     pub fn set_clock_rates(&mut self, clock_rates: ClockRates) {
         self.sent_rate_hz = clock_rates.default_hz();
         self.clock_rates = clock_rates;
@@ -613,7 +612,7 @@ impl RtcpSession {
         self.sent_rate_hz = clock_rate_hz.max(1);
     }
 
-    /// Our SSRC.
+    /// Returns our SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.ssrc
@@ -625,7 +624,7 @@ impl RtcpSession {
         self.sent.has_any || self.counts.rtcp_sent > 0
     }
 
-    /// SSRC of the source from which RTP is received: the last one that passed probation while no other was sending.
+    /// Returns the SSRC of the source from which RTP is received. It is the last source that passed probation while no other was sending.
     #[must_use]
     pub fn current_ssrc(&self) -> Option<Ssrc> {
         let current = &self.sources.current;
@@ -634,7 +633,7 @@ impl RtcpSession {
             .then_some(current.ssrc)
     }
 
-    /// Whether the BYE was sent or is unnecessary.
+    /// Whether the BYE has been sent, or is not necessary.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.phase == Phase::Left
@@ -652,7 +651,7 @@ impl RtcpSession {
         self.ntp_at_zero.plus_ns(now_ns)
     }
 
-    /// The place of a source; adds a new source.
+    /// Returns the place of a source. If it is new, adds it.
     fn place_of(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Place {
         if let Some(place) = self.sources.find(ssrc) {
             return place;
@@ -665,7 +664,7 @@ impl RtcpSession {
         place
     }
 
-    /// Resets a source that left and sends again after a while.
+    /// Resets a source that has left and sends again after a while.
     fn revive(&mut self, now_ns: u64, place: Place) {
         let source = self.sources.get_mut(place);
         if source.has(flag::LEFT) && now_ns.saturating_sub(source.left_ns) >= BYE_LINGER_NS {
@@ -674,7 +673,7 @@ impl RtcpSession {
         }
     }
 
-    /// Sets flags of a source, and counts the source for each new flag. Does nothing for a source that left, or while we leave:
+    /// Sets flags of a source, and counts the source for each new flag. Does nothing if the source has left, or while we leave, because
     /// "members is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
     fn count_in(&mut self, place: Place, flags: u8) {
         let source = self.sources.get_mut(place);
@@ -687,7 +686,7 @@ impl RtcpSession {
         self.timing.senders += u32::from(new & flag::SENDER != 0);
     }
 
-    /// Removes a source from the counts, if it has left or has lost these flags.
+    /// Removes a source from the counts, because it has left or has lost these flags.
     fn count_out(&mut self, flags: u8) {
         if self.phase != Phase::Active {
             return;
@@ -696,9 +695,9 @@ impl RtcpSession {
         self.timing.senders -= u32::from(flags & flag::SENDER != 0);
     }
 
-    /// A packet with our own SSRC: RFC 3550, section 8.2. "If a source discovers at any time that another source is using
-    /// the same SSRC identifier as its own, it MUST send an RTCP BYE packet for the old identifier and choose another
-    /// random one. (As explained below, this step is taken only once in case of a loop.)"
+    /// Handles a packet with our own SSRC. RFC 3550, section 8.2: "If a source discovers at any time that another source is using the same
+    /// SSRC identifier as its own, it MUST send an RTCP BYE packet for the old identifier and choose another random one. (As explained
+    /// below, this step is taken only once in case of a loop.)"
     fn handle_own_ssrc(&mut self, now_ns: u64, from: SocketAddr) -> RtpVerdict {
         if self.conflicts.note(now_ns, from) {
             self.counts.looped += 1;
@@ -711,7 +710,7 @@ impl RtcpSession {
         self.counts.collisions += 1;
         let old = self.ssrc;
         self.given_up = Some(old);
-        // Runs at most as often as there are sources; a random one of 2^32 numbers is rarely in use.
+        // This takes at most as many rounds as there are sources. A random SSRC out of 2^32 is rarely in use.
         loop {
             self.ssrc = Ssrc((self.timing.random_u64() >> 32) as u32);
             if self.ssrc != old && self.sources.find(self.ssrc).is_none() {
@@ -733,7 +732,7 @@ impl RtcpSession {
     }
 }
 
-/// The verdict that follows from a receipt.
+/// Converts a receipt to a verdict.
 #[inline]
 fn verdict(receipt: Receipt) -> RtpVerdict {
     match receipt {

@@ -1,4 +1,4 @@
-//! Outgoing RTCP: RFC 3550, sections 6.3.5 to 6.3.8 and 6.4; RFC 4585, section 3.5.
+//! Outgoing RTCP (RFC 3550, sections 6.3.5 to 6.3.8 and 6.4; RFC 4585, section 3.5).
 
 use crate::id::{NS_PER_S, NtpTime, SeqNum, Ssrc};
 
@@ -9,24 +9,24 @@ use super::stats::{SessionStats, SourceStats, source_stats};
 use super::wire::{self, Block, SenderInfo, Writer};
 use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, Profile, RtcpSession};
 
-/// RFC 4585, section 3.5.3: "After the first transmission of a Regular RTCP packet, Tmin MUST be set to 0." A small minimum
-/// stays, because the timer would otherwise be a busy loop.
+/// Minimum interval in AVPF, ns. "After the first transmission of a Regular RTCP packet, Tmin MUST be set to 0." (RFC 4585, section 3.5.3)
+/// A small minimum remains here, because the timer would otherwise be a busy loop.
 pub(super) const AVPF_INTERVAL_NS_MIN: u64 = super::interval::FLOOR_NS;
-/// RFC 4585, section 3.5.1: "For a multiparty session, Tmin is initialized to 1.0 seconds." Twice that, as the first
-/// interval is halved.
+/// Minimum interval in AVPF before the first packet, ns. "For a multiparty session, Tmin is initialized to 1.0 seconds." (RFC 4585, section
+/// 3.5.1) This is twice as much, because the first interval is halved.
 const AVPF_FIRST_INTERVAL_NS_MIN: u64 = 2 * NS_PER_S;
-/// Maximum number of members without back-off. RFC 3550, section 6.3.7: the back-off is for "if the number of members is more
-/// than 50".
+/// Maximum number of members for which a BYE is sent without back-off. The back-off is for "if the number of members is more than 50" (RFC
+/// 3550, section 6.3.7).
 const BYE_MEMBERS_MAX: u32 = 50;
-/// Conflicting addresses are forgotten after about ten intervals of at least 5 s (RFC 3550, section 8.2).
+/// Time after which conflicting addresses are forgotten, ns. It is about ten intervals of at least 5 s (RFC 3550, section 8.2).
 const CONFLICT_AGE_NS: u64 = 50 * NS_PER_S;
 
 impl RtcpSession {
-    /// Writes the next RTCP packet due at `now_ns` to `out` and returns its length. A buffer of 1500 bytes is always enough. With
-    /// a smaller one, reports on some sources wait for their turn and feedback may be omitted. If it is too small for the rest,
-    /// the packet is skipped.
+    /// Writes the next RTCP packet that is due at `now_ns` to `out`, and returns its length. A buffer of 1500 bytes is always enough. With
+    /// a smaller one, reports on some sources wait for their turn, and feedback may be omitted. If even the rest does not fit, the packet
+    /// is skipped.
     ///
-    /// Also handles the time-outs. Allocates nothing, except for their events.
+    /// This also handles the time-outs. It allocates nothing, except for their events.
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
         if self.phase == Phase::Left {
             return None;
@@ -56,8 +56,8 @@ impl RtcpSession {
         self.write_regular(now_ns, out)
     }
 
-    /// Leaves the session. The BYE is due at once, or later if the group is large; keep polling until
-    /// [`has_left`](RtcpSession::has_left). Sends nothing if nothing was ever sent.
+    /// Leaves the session. The BYE is due at once, or later if the group is large. Poll until [`has_left`](RtcpSession::has_left). If
+    /// nothing was ever sent, no BYE is sent.
     pub fn send_bye(&mut self, now_ns: u64, reason: &str) {
         if self.phase != Phase::Active {
             return;
@@ -82,29 +82,29 @@ impl RtcpSession {
         }
     }
 
-    /// Requests packets from `media` again, in the order of their numbers. Returns false, and counts the request as dropped, if
-    /// it is not sent: the profile does not allow it, the queue is full, or it would arrive too late.
+    /// Requests packets from `media` again, in the order of their numbers. If the request cannot be sent, returns `false`, and counts it as
+    /// dropped. This happens if the profile does not allow it, if the queue is full, or if the request would arrive too late.
     pub fn request_nack(
         &mut self,
         now_ns: u64,
         media: Ssrc,
         lost: impl IntoIterator<Item = SeqNum>,
     ) -> bool {
-        // Takes the missing numbers up to the maximum, however many the caller passes.
+        // At most one number more than the maximum is used, however many the caller passes.
         let mut lost = lost.into_iter().take(super::NACKS_MAX + 1);
         let has_room = lost.all(|seq| self.feedback.add_nack(media, seq));
         self.schedule_feedback(now_ns) && has_room
     }
 
-    /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. Returns false under
-    /// the same conditions as [`request_nack`](RtcpSession::request_nack) does.
+    /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. Returns `false` in the same cases
+    /// as [`request_nack`](RtcpSession::request_nack).
     pub fn request_pli(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_pli(media);
         self.schedule_feedback(now_ns) && has_room
     }
 
-    /// Requests a full picture from `media`, independent of the last one (RFC 5104, section 3.5.1): for a viewer that joins, or
-    /// cannot detect a loss. Returns false under the same conditions as [`request_nack`](RtcpSession::request_nack).
+    /// Requests a full picture from `media`, which does not depend on earlier ones (RFC 5104, section 3.5.1). This is for a viewer that
+    /// joins, or that cannot detect a loss. Returns `false` in the same cases as [`request_nack`](RtcpSession::request_nack).
     pub fn request_fir(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_fir(media);
         self.schedule_feedback(now_ns) && has_room
@@ -134,7 +134,7 @@ impl RtcpSession {
                 regular_interval_ns,
                 ..
             } if regular_interval_ns > 0 => {
-                // RFC 4585, section 3.5.3: "T_rr_current_interval = RND2*T_rr_interval", from half to one and a half times the
+                // "T_rr_current_interval = RND2*T_rr_interval" (RFC 4585, section 3.5.3), which is half to one and a half times the
                 // interval.
                 let share = self.timing.random_unit() + 0.5;
                 let interval_ns = (regular_interval_ns as f64 * share) as u64;
@@ -155,7 +155,8 @@ impl RtcpSession {
         }
     }
 
-    /// RFC 3550, section 6.3.5: "The participant MUST perform this check at least once per RTCP transmission interval."
+    /// Handles the time-outs of members. "The participant MUST perform this check at least once per RTCP transmission interval." (RFC 3550,
+    /// section 6.3.5)
     fn time_out(&mut self, now_ns: u64) {
         let member_ns = self.timing.member_timeout_ns();
         let sender_ns = self.timing.sender_timeout_ns();
@@ -192,8 +193,8 @@ impl RtcpSession {
     }
 
     fn sender_info(&self, now_ns: u64) -> SenderInfo {
-        // RFC 3550, section 6.4.1: the RTP timestamp "Corresponds to the same time as the NTP timestamp (above)", which is
-        // now, not when the last packet was sent.
+        // The RTP timestamp "Corresponds to the same time as the NTP timestamp (above)" (RFC 3550, section 6.4.1). This is the present
+        // time, and not the time at which the last packet was sent.
         let since_ns = u128::from(now_ns.saturating_sub(self.sent.last_ns));
         let rate_hz = u128::from(self.sent_rate_hz);
         let units = since_ns * rate_hz / u128::from(NS_PER_S);
@@ -239,8 +240,7 @@ impl RtcpSession {
     fn write_early(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
         let info = self.timing.we_sent.then(|| self.sender_info(now_ns));
         let mut writer = Writer::new(out);
-        // RFC 4585, section 3.1: a minimal compound has "exactly one RR or SR" and "exactly one SDES". RFC 5506 requires
-        // neither.
+        // A minimal compound has "exactly one RR or SR" and "exactly one SDES" (RFC 4585, section 3.1). RFC 5506 requires neither.
         let is_whole = self.reduced_size
             || (writer.report(self.ssrc, info, std::iter::empty())
                 && writer.cname(self.ssrc, &self.cname));
@@ -258,7 +258,7 @@ impl RtcpSession {
         }
         self.phase = Phase::Left;
         let mut writer = Writer::new(out);
-        // RFC 3550, section 6.1: a BYE is part of a compound like any other.
+        // A BYE is part of a compound, like any other packet (RFC 3550, section 6.1).
         let is_whole = writer.report(self.ssrc, None, std::iter::empty())
             && writer.cname(self.ssrc, &self.cname)
             && writer.bye(self.ssrc, &self.bye_reason);
@@ -266,7 +266,7 @@ impl RtcpSession {
         self.finish(is_whole, bytes)
     }
 
-    /// BYE for an SSRC that collided.
+    /// Writes the BYE of an SSRC that collided.
     fn write_departure(&mut self, old: Ssrc, out: &mut [u8]) -> Option<usize> {
         let mut writer = Writer::new(out);
         let is_whole = writer.report(old, None, std::iter::empty())
@@ -282,7 +282,7 @@ impl RtcpSession {
         is_sent.then_some(bytes)
     }
 
-    /// Counters of our side. Cheap; allocates nothing.
+    /// Returns the counters of our side. This is cheap, and allocates nothing.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let counts = &self.counts;
@@ -312,18 +312,18 @@ impl RtcpSession {
         }
     }
 
-    /// The remote sources, the current one first. Sources that left stay listed for a moment.
+    /// Returns the remote sources, the current one first. Sources that have left stay in the list for a moment.
     pub fn sources(&self) -> impl Iterator<Item = SourceStats<'_>> {
         self.sources.iter().map(source_stats)
     }
 
-    /// The wall clock at `now_ns`, as in our sender reports.
+    /// Returns the wall clock at `now_ns`, as in our sender reports.
     #[must_use]
     pub fn wall_clock(&self, now_ns: u64) -> NtpTime {
         self.ntp(now_ns)
     }
 
-    /// Bytes of memory of the session, the heap included.
+    /// Returns the number of bytes that the session takes in memory, with those on the heap.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());

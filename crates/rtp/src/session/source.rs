@@ -5,69 +5,69 @@ use std::net::SocketAddr;
 use crate::id::{NtpTime, PayloadType, RtpTime, Ssrc};
 use crate::reception::Reception;
 
-/// Upper limit of [`Config::sources_max`](super::Config::sources_max): a look-up is a scan, and a flood of strangers
-/// may cost a scan of 16 KiB of numbers per packet.
+/// Upper limit of [`Config::sources_max`](super::Config::sources_max). A look-up is a scan. In a flood of strangers, each packet costs a
+/// scan of 16 KiB of SSRCs.
 pub const SOURCES_MAX: usize = 4096;
-/// Minimum value: room for the current source, which is never evicted, and for a new one.
+/// Lower limit of [`Config::sources_max`](super::Config::sources_max). It allows the current source, which is never evicted, and a new one.
 pub(crate) const SOURCES_MIN: usize = 2;
 
-/// States of a source, as bits so that the hot path compares them in one go.
+/// The state of a source, as bits, so that each packet needs only one comparison.
 pub(crate) mod flag {
-    /// A source is in this place.
+    /// There is a source in this place.
     pub(crate) const PRESENT: u8 = 1;
-    /// It has passed probation (RFC 3550, A.1) since it appeared or returned.
+    /// The source has passed probation (RFC 3550, appendix A.1) since it appeared or returned.
     pub(crate) const VALID: u8 = 2;
-    /// Counted among the members.
+    /// The source counts as a member.
     pub(crate) const MEMBER: u8 = 4;
-    /// Counted among the senders.
+    /// The source counts as a sender.
     pub(crate) const SENDER: u8 = 8;
-    /// It has sent a BYE.
+    /// The source has sent a BYE.
     pub(crate) const LEFT: u8 = 16;
-    /// State of a source whose packets only need counting.
+    /// The state of a source whose packets only need to be counted.
     pub(crate) const STEADY: u8 = PRESENT | VALID | MEMBER | SENDER;
 }
 
-/// Its last sender report.
+/// The last sender report of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastReport {
     /// Wall clock of the sender.
     pub ntp: NtpTime,
     /// The same moment as a timestamp of its stream.
     pub time: RtpTime,
-    /// Packets sent by then.
+    /// Number of packets that the source had sent by then.
     pub packets: u32,
-    /// Bytes of payload sent by then.
+    /// Number of payload bytes that the source had sent by then.
     pub octets: u32,
-    /// Arrival time here, monotonic.
+    /// Arrival time of the report here, monotonic.
     pub arrived_ns: u64,
 }
 
 /// A source's report on our packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteView {
-    /// Packets lost since its report before, in 256ths.
+    /// Packets that were lost since the source's previous report, in 256ths.
     pub fraction_lost: u8,
-    /// Packets lost since the beginning. Negative when duplicates outnumber losses.
+    /// Packets that were lost since the beginning. Negative if there are more duplicates than losses.
     pub cumulative_lost: i32,
-    /// Highest sequence number received, with wrap-arounds in the upper 16 bits.
+    /// The highest sequence number that was received, with the number of wrap-arounds in the upper 16 bits.
     pub highest: u32,
     /// Jitter in units of our timestamps.
     pub jitter_units: u32,
-    /// Round trip, if the report allowed computing it.
+    /// The round-trip time, if it could be computed from the report.
     pub rtt_ns: Option<u64>,
 }
 
 /// One remote source.
 #[derive(Debug, Clone)]
-#[repr(C)] // The fields of every packet first, together.
+#[repr(C)] // fields that every packet uses come first, together
 pub(crate) struct Source {
     pub(crate) ssrc: Ssrc,
     pub(crate) flags: u8,
     pub(crate) payload_type: PayloadType,
-    /// Source address of its RTP. Valid only after the first RTP packet.
+    /// Source address of the source's RTP. It is valid only after the first RTP packet.
     pub(crate) rtp_from: SocketAddr,
     pub(crate) reception: Reception,
-    // From here on: RTCP and bookkeeping.
+    // The following fields are used for RTCP and bookkeeping.
     pub(crate) rtcp_ns: u64,
     pub(crate) left_ns: u64,
     pub(crate) rtcp_from: Option<SocketAddr>,
@@ -75,8 +75,8 @@ pub(crate) struct Source {
     pub(crate) report: Option<LastReport>,
     pub(crate) remote: Option<RemoteView>,
     pub(crate) conflicts: u64,
-    /// The possible new address of its RTP, and the number of consecutive packets from there. The time is that of the last packet
-    /// from the present address before them.
+    /// An address that may become the source of its RTP, and the number of consecutive packets from there. The time is that of the last
+    /// packet from the present address before these.
     candidate: Option<(SocketAddr, u32, u64)>,
     pub(crate) fraction_lost: u8,
     pub(crate) has_rtp: bool,
@@ -123,9 +123,9 @@ impl Source {
             && self.rtp_from == from
     }
 
-    /// Whether RTP from another address shows that the source has moved there. The present address must be silent, and this
-    /// must not be the first packet from the new one. The hot path handles packets from the present address without calling
-    /// this; their arrival time shows whether the address is silent.
+    /// Whether RTP from another address shows that the source has moved there. For this, the present address must be silent, and this must
+    /// not be the first packet from the new one. Packets from the present address are handled without a call of this function, and their
+    /// arrival time shows whether the address is silent.
     pub(crate) fn has_moved(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         let heard_ns = self.reception.arrived_ns();
         let packets = match self.candidate {
@@ -144,33 +144,32 @@ impl Source {
         self.flags & flags == flags
     }
 
-    /// Time of the source's last packet.
+    /// Returns the time of the source's last packet.
     pub(crate) fn heard_ns(&self) -> u64 {
         self.rtcp_ns.max(self.reception.arrived_ns())
     }
 
-    /// Whether a report block about it is due: it is a sender that has sent since the last one.
+    /// Whether a report block about the source is due, because it has sent RTP since the last one.
     pub(crate) fn is_reportable(&self) -> bool {
         self.has(flag::PRESENT | flag::VALID) && self.reception.has_news()
     }
 }
 
-/// The sources. The current one, which sends nearly all packets, has a separate place and is never evicted; the others are on the
-/// heap.
+/// The sources. The current one, which sends nearly all packets, has a separate place and is never evicted. The others are on the heap.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Sources {
     pub(crate) current: Source,
     others: Vec<Source>,
-    /// The numbers of `others`, so that a scan touches 4 bytes each.
+    /// The SSRCs of `others`, so that a scan reads only 4 bytes for each.
     numbers: Vec<Ssrc>,
     others_max: usize,
     pub(crate) evictions: u64,
-    /// Start of the next report if there are more sources than blocks.
+    /// The source with which the next report starts, if there are more sources than blocks.
     cursor: usize,
 }
 
-/// A source's place. Valid until the next insertion or removal.
+/// The place of a source. It is valid until the next insertion or removal.
 pub(crate) type Place = usize;
 
 impl Sources {
@@ -185,7 +184,7 @@ impl Sources {
         }
     }
 
-    /// Place 0 is the current source.
+    /// Finds the place of a source. Place 0 is that of the current source.
     pub(crate) fn find(&self, ssrc: Ssrc) -> Option<Place> {
         if self.current.ssrc == ssrc && self.current.has(flag::PRESENT) {
             return Some(0);
@@ -208,14 +207,15 @@ impl Sources {
         }
     }
 
-    /// All present sources.
+    /// Returns all present sources.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Source> {
         let current = Some(&self.current).filter(|source| source.has(flag::PRESENT));
         current.into_iter().chain(&self.others)
     }
 
-    /// Adds a source and returns its place. If the list is full, it evicts and returns the source that has been silent longest,
-    /// preferably one that never passed probation or has left. A flood of invented numbers thus evicts only invented ones.
+    /// Adds a source, and returns its place. If the table is full, evicts and returns the source that has been silent for the longest time.
+    /// Sources that never passed probation, or that have left, are evicted first. So a flood of invented SSRCs evicts only invented
+    /// sources.
     pub(crate) fn insert(&mut self, source: Source) -> (Place, Option<Source>) {
         if !self.current.has(flag::PRESENT) {
             self.current = source;
@@ -237,7 +237,7 @@ impl Sources {
         (self.others.len(), evicted)
     }
 
-    /// Removes a source; the last one takes its place.
+    /// Removes a source. The last source takes its place.
     pub(crate) fn remove(&mut self, place: Place) -> Source {
         if place == 0 {
             return std::mem::replace(&mut self.current, Source::absent());
@@ -246,7 +246,7 @@ impl Sources {
         self.others.swap_remove(place - 1)
     }
 
-    /// Makes this one the current source. The previous one takes its place.
+    /// Makes this source the current one. The previous one takes its place.
     pub(crate) fn promote(&mut self, place: Place) {
         let Some(other) = place.checked_sub(1) else {
             return;
@@ -260,19 +260,19 @@ impl Sources {
         }
     }
 
-    /// Heap bytes of the table.
+    /// Returns the number of bytes that the table takes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.others.capacity() * size_of::<Source>() + self.numbers.capacity() * size_of::<Ssrc>()
     }
 
-    /// Places from the last to the first, so that a removal does not move those still to come.
+    /// Returns the places from the last to the first, so that a removal does not move those that follow.
     pub(crate) fn places_backwards(&self) -> impl Iterator<Item = Place> + use<> {
         let first = usize::from(!self.current.has(flag::PRESENT));
         (first..=self.others.len()).rev()
     }
 
-    /// The next `count` sources that need a report. RFC 3550, section 6.4: "The subsets SHOULD be selected round-robin
-    /// across multiple intervals so that all sources are reported."
+    /// Returns the next `count` sources that need a report. "The subsets SHOULD be selected round-robin across multiple intervals so that
+    /// all sources are reported." (RFC 3550, section 6.4)
     pub(crate) fn report_places(&mut self, count: usize) -> impl Iterator<Item = Place> + use<> {
         let total = self.others.len() + 1;
         let mut places = [0; super::wire::BLOCKS_MAX];
@@ -297,12 +297,12 @@ impl Sources {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockRates {
     default_hz: u32,
-    /// At most 128, the number of payload types.
+    /// The payload types that have another rate. There are at most 128 payload types.
     exceptions: Box<[(PayloadType, u32)]>,
 }
 
 impl ClockRates {
-    /// `default_hz` for all payload types except `exceptions`.
+    /// Creates the rates: `default_hz` for all payload types except those in `exceptions`.
     #[must_use]
     pub fn new(default_hz: u32, exceptions: &[(PayloadType, u32)]) -> ClockRates {
         let mut table: Vec<(PayloadType, u32)> = Vec::new();
@@ -317,7 +317,7 @@ impl ClockRates {
         }
     }
 
-    /// Units per second of the timestamps of this payload type.
+    /// Returns the clock rate of this payload type, in units per second.
     #[must_use]
     pub fn of(&self, payload_type: PayloadType) -> u32 {
         let exception = self
@@ -327,7 +327,7 @@ impl ClockRates {
         exception.map_or(self.default_hz, |(_, rate_hz)| *rate_hz)
     }
 
-    /// The rate of all payload types without an exception.
+    /// Returns the rate of all payload types without an exception.
     #[must_use]
     pub fn default_hz(&self) -> u32 {
         self.default_hz

@@ -7,23 +7,23 @@ use crate::id::Ssrc;
 use super::source::{LastReport, RemoteView, Source, flag};
 use super::wire::RtcpError;
 
-/// RTCP packets refused, by cause. See [`RtcpError`].
+/// Numbers of RTCP packets that were refused, by cause: see [`RtcpError`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RtcpErrors {
-    /// Ended early.
+    /// Packets that ended early.
     pub truncated: u64,
     /// Packets of another version.
     pub version: u64,
-    /// Did not begin with a report.
+    /// Packets that did not begin with a report.
     pub first_packet: u64,
     /// Packets with misplaced or impossible padding.
     pub padding: u64,
-    /// Packets too short for their counts.
+    /// Packets that were too short for the counts that they contain.
     pub malformed: u64,
 }
 
 impl RtcpErrors {
-    /// Sum of all counts.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.truncated + self.version + self.first_packet + self.padding + self.malformed
@@ -40,14 +40,14 @@ impl RtcpErrors {
     }
 }
 
-/// Feedback that we sent, or received about our own stream.
+/// Numbers of feedback messages: those that we sent, or those that we received about our own stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FeedbackCounts {
-    /// Packets requested again (RFC 4585, section 6.2.1); each request counts.
+    /// Number of packets that were requested again (RFC 4585, section 6.2.1). Repeated requests count.
     pub nacks: u64,
-    /// Pictures reported lost (RFC 4585, section 6.3.1).
+    /// Number of pictures that were reported as lost (RFC 4585, section 6.3.1).
     pub plis: u64,
-    /// Full pictures requested (RFC 5104, section 4.3.1). Repetitions of received requests do not count.
+    /// Number of full pictures that were requested (RFC 5104, section 4.3.1). Repetitions of received requests do not count.
     pub firs: u64,
 }
 
@@ -66,46 +66,46 @@ pub(super) struct Counts {
     pub(super) feedback_sent: FeedbackCounts,
     pub(super) feedback_received: FeedbackCounts,
     pub(super) rtt_ns: Option<u64>,
-    /// The loop reported last.
+    /// The loop that was last reported.
     pub(super) loop_told: Option<(Ssrc, SocketAddr)>,
 }
 
-/// Our side of a session.
+/// The statistics of our side of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionStats {
     /// Our SSRC.
     pub ssrc: Ssrc,
-    /// RTP packets sent with it.
+    /// Number of RTP packets that were sent with this SSRC.
     pub packets_sent: u64,
-    /// Bytes of payload in them.
+    /// Number of payload bytes in these packets.
     pub octets_sent: u64,
-    /// RTCP packets sent, each compound one.
+    /// Number of RTCP packets that were sent. A compound counts once.
     pub rtcp_sent: u64,
-    /// RTCP packets accepted, each compound one.
+    /// Number of RTCP packets that were accepted. A compound counts once.
     pub rtcp_received: u64,
-    /// RTCP packets refused.
+    /// Numbers of RTCP packets that were refused.
     pub rtcp_errors: RtcpErrors,
-    /// Members of the group, ourselves included.
+    /// Number of members of the group, including ourselves.
     pub members: u32,
-    /// Members that send RTP, ourselves included.
+    /// Number of members that send RTP, including ourselves.
     pub senders: u32,
-    /// The last round trip computed from a report.
+    /// The last round-trip time that was computed from a report.
     pub rtt_ns: Option<u64>,
-    /// Reports whose round trip would have been negative or absurdly long.
+    /// Number of reports whose round-trip time would have been negative or absurdly long.
     pub rtt_refused: u64,
-    /// Packets dropped because their source currently sends from another address.
+    /// Number of packets that were dropped because their source currently sends from another address.
     pub conflicts: u64,
-    /// Extended reports with a block that ends early or has a wrong length. Blocks before it count.
+    /// Number of extended reports with a block that ends early or has a wrong length. The blocks before it are used.
     pub extended_malformed: u64,
     /// Number of times that another sender used our SSRC.
     pub collisions: u64,
-    /// Our own packets that were returned.
+    /// Number of our own packets that came back.
     pub looped: u64,
-    /// Sources forgotten because there were too many.
+    /// Number of sources that were forgotten because there were too many.
     pub evictions: u64,
-    /// Events that were not drained in time.
+    /// Number of events that were not drained in time.
     pub events_dropped: u64,
-    /// Feedback requests dropped because the queue was full or it was too late.
+    /// Number of feedback requests that were dropped, because the queue was full or it was too late.
     pub feedback_dropped: u64,
     /// Feedback that was sent.
     pub feedback_sent: FeedbackCounts,
@@ -113,40 +113,40 @@ pub struct SessionStats {
     pub feedback_received: FeedbackCounts,
 }
 
-/// One remote source.
+/// The statistics of one remote source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceStats<'a> {
-    /// Its SSRC.
+    /// The source's SSRC.
     pub ssrc: Ssrc,
-    /// Its canonical name, if received.
+    /// The source's canonical name, if it was received.
     pub cname: Option<&'a str>,
-    /// Whether it passed probation with RTP.
+    /// Whether the source has passed probation with RTP.
     pub is_valid: bool,
-    /// Whether it sends RTP at present.
+    /// Whether the source sends RTP at present.
     pub is_sender: bool,
-    /// Source address of its RTP.
+    /// Source address of the source's RTP.
     pub rtp_from: Option<SocketAddr>,
-    /// Source address of its RTCP.
+    /// Source address of the source's RTCP.
     pub rtcp_from: Option<SocketAddr>,
-    /// RTP packets received since it began or restarted, duplicates and late ones included.
+    /// Number of RTP packets received since the source began or restarted, including duplicates and late packets.
     pub packets: u64,
-    /// RTP packets lost since then. Negative when duplicates outnumber losses.
+    /// Number of RTP packets lost since then. Negative if there are more duplicates than losses.
     pub lost: i64,
-    /// Lost in the interval of our last report, in 256ths.
+    /// Packets lost in the interval of our last report, in 256ths.
     pub fraction_lost: u8,
-    /// Interarrival jitter, units of its timestamps.
+    /// Interarrival jitter, in units of the source's timestamps.
     pub jitter_units: u32,
-    /// Interarrival jitter.
+    /// Interarrival jitter, ns.
     pub jitter_ns: u64,
-    /// Highest sequence number, as in a report: wrap-arounds in the upper 16 bits.
+    /// Highest sequence number, as in a report, with the number of wrap-arounds in the upper 16 bits.
     pub highest: u32,
-    /// Number of restarts of its numbering.
+    /// Number of times that the source restarted its numbers.
     pub restarts: u32,
-    /// Number of RTP packets with its SSRC from another address.
+    /// Number of RTP packets with the source's SSRC from another address.
     pub conflicts: u64,
-    /// Its last sender report.
+    /// The source's last sender report.
     pub report: Option<LastReport>,
-    /// Its last report on our packets.
+    /// The source's last report on our packets.
     pub remote: Option<RemoteView>,
 }
 

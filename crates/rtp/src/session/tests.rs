@@ -6,7 +6,7 @@ fn address(host: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host], 5000))
 }
 
-/// Asserts that the counters for the interval agree with the table.
+/// Asserts that the numbers of members and senders agree with the table.
 fn assert_counted(session: &RtcpSession) {
     let with = |flags: u8| {
         let all = session.sources.iter();

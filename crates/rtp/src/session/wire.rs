@@ -1,9 +1,9 @@
-//! RTCP as bytes: checking, reading and writing, in place and without allocation. RFC 3550 section 6, RFC 4585
-//! section 6, RFC 5104 section 4.3.1.
+//! RTCP as bytes: this module checks, reads and writes packets in place, without allocation (RFC 3550, section 6; RFC 4585, section 6; RFC
+//! 5104, section 4.3.1).
 //!
-//! The builders and parsers of `rtcp-types` 0.3.0 are not used. They collect chunks, blocks and packets in boxes and vectors,
-//! which a hostile packet can fill. After a source's description they skip all zeros, even those of the next source's SSRC.
-//! They also write a BYE's padding over its alignment. The tests read this module's output with `rtcp-types`, and the reverse.
+//! The builders and parsers of `rtcp-types` 0.3.0 are not used. They collect chunks, blocks and packets in boxes and vectors, which a
+//! hostile packet can fill. After the description of a source they skip all zeros, even those of the next source's SSRC. They also write
+//! the padding of a BYE over its alignment. The tests read the output of this module with `rtcp-types`, and the reverse.
 
 use thiserror::Error;
 
@@ -18,46 +18,47 @@ pub(crate) const PSFB: u8 = 206;
 /// Extended report (RFC 3611, section 2).
 pub(crate) const XR: u8 = 207;
 
-/// Generic negative acknowledgement (RFC 4585, section 6.2.1), of [`RTPFB`].
+/// Generic negative acknowledgement (RFC 4585, section 6.2.1), a format of [`RTPFB`].
 pub(crate) const FMT_NACK: u8 = 1;
-/// Picture loss indication (RFC 4585, section 6.3.1), of [`PSFB`].
+/// Picture loss indication (RFC 4585, section 6.3.1), a format of [`PSFB`].
 pub(crate) const FMT_PLI: u8 = 1;
-/// Full intra request (RFC 5104, section 4.3.1), of [`PSFB`].
+/// Full intra request (RFC 5104, section 4.3.1), a format of [`PSFB`].
 pub(crate) const FMT_FIR: u8 = 4;
 
-/// SDES item (RFC 3550, section 6.5.1).
+/// The canonical name, an SDES item (RFC 3550, section 6.5.1).
 const CNAME: u8 = 1;
 
-/// Largest value of a report's 5-bit count field.
+/// Maximum of a report's count field, which has 5 bits.
 pub(crate) const BLOCKS_MAX: usize = 31;
-/// Largest value of the 8-bit length of an SDES item or of a BYE's reason.
+/// Maximum length of an SDES item or of a BYE's reason, whose length fields have 8 bits.
 pub(crate) const TEXT_BYTES_MAX: usize = 255;
-/// Header and SSRC of a report with sender info.
+/// Number of bytes of the header, the SSRC and the sender info of a report.
 pub(crate) const SR_BYTES: usize = HEADER_BYTES + 4 + SENDER_INFO_BYTES;
 
 const HEADER_BYTES: usize = 4;
 pub(crate) const BLOCK_BYTES: usize = 24;
 const SENDER_INFO_BYTES: usize = 20;
 
-/// Why an RTCP packet was refused as a whole.
+/// The reason why an RTCP packet was refused as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RtcpError {
-    /// It ends within a header, or before the length that its header gives.
+    /// The packet ends within a header, or before the length in its header.
     #[error("the RTCP packet is cut off: {missing} bytes are missing")]
     Truncated {
-        /// Number of further bytes that the last header announces.
+        /// Number of further bytes that the last header requires.
         missing: usize,
     },
-    /// The version is not RTP's version 2.
+    /// The version is not 2, which is that of RTP.
     #[error("the RTCP packet has version {0}, not 2")]
     Version(u8),
-    /// A compound packet must begin with a report (RFC 3550, A.2), unless reduced size is agreed on (RFC 5506).
+    /// The first packet is not a report. A compound must begin with one (RFC 3550, appendix A.2), unless reduced size is agreed on (RFC
+    /// 5506).
     #[error("the RTCP packet begins with type {0}, not with a report")]
     FirstPacket(u8),
-    /// Padding anywhere but at the very end, or more than the packet's bytes.
+    /// There is padding that is not at the very end, or is longer than the packet.
     #[error("the RTCP packet of type {0} has misplaced or impossible padding")]
     Padding(u8),
-    /// Shorter than its counts demand.
+    /// The packet is shorter than its count field requires.
     #[error("the RTCP packet of type {packet_type} is too short for its {count} entries")]
     Malformed {
         /// The type field.
@@ -67,11 +68,11 @@ pub enum RtcpError {
     },
 }
 
-/// One packet of a compound, padding removed.
+/// One packet of a compound, without padding.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet<'a> {
     pub(crate) packet_type: u8,
-    /// Count of entries, or the format of a feedback message.
+    /// The number of entries, or the format of a feedback message.
     pub(crate) count: u8,
     /// The bytes after the common header.
     pub(crate) body: &'a [u8],
@@ -98,7 +99,7 @@ pub(crate) struct SenderInfo {
     pub(crate) octets: u32,
 }
 
-/// Checks a whole compound before any of it takes effect, and iterates over it.
+/// Checks a whole compound before any part of it takes effect. Returns its packets.
 pub(crate) fn parse(bytes: &[u8], reduced_size: bool) -> Result<Packets<'_>, RtcpError> {
     let mut rest = bytes;
     let mut is_first = true;
@@ -190,7 +191,7 @@ fn check_body(packet: &Packet<'_>) -> Result<(), RtcpError> {
     Ok(())
 }
 
-/// The number at `at`, 0 past the end; [`parse`] ensures that fixed fields are present.
+/// Returns the number at the position `at`, or 0 past the end. [`parse`] ensures that fixed fields are present.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes
         .get(at..)
@@ -199,12 +200,12 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl<'a> Packet<'a> {
-    /// The sender, for reports and feedback.
+    /// Returns the SSRC of the sender of a report or feedback message.
     pub(crate) fn sender(&self) -> Ssrc {
         Ssrc(u32_at(self.body, 0))
     }
 
-    /// The subject of a feedback message.
+    /// Returns the SSRC that a feedback message is about.
     pub(crate) fn media(&self) -> Ssrc {
         Ssrc(u32_at(self.body, 4))
     }
@@ -219,7 +220,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The blocks of a report, at most [`BLOCKS_MAX`].
+    /// Returns the blocks of a report, at most [`BLOCKS_MAX`].
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let before = match self.packet_type {
             SR => 4 + SENDER_INFO_BYTES,
@@ -232,13 +233,13 @@ impl<'a> Packet<'a> {
             .map(read_block)
     }
 
-    /// The sources of a BYE, at most [`BLOCKS_MAX`].
+    /// Returns the sources of a BYE, at most [`BLOCKS_MAX`].
     pub(crate) fn leaving(&self) -> impl Iterator<Item = Ssrc> + use<'a> {
         let sources = self.body.chunks_exact(4).take(usize::from(self.count));
         sources.map(|source| Ssrc(u32_at(source, 0)))
     }
 
-    /// The reason in a BYE, empty if there is none.
+    /// Returns the reason in a BYE. It is empty if there is none.
     pub(crate) fn reason(&self) -> &'a [u8] {
         let rest = self.body.get(usize::from(self.count) * 4..);
         match rest.and_then(<[u8]>::split_first) {
@@ -247,12 +248,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The blocks of an extended report, as bytes.
+    /// Returns the blocks of an extended report, as bytes.
     pub(crate) fn extended_blocks(&self) -> &'a [u8] {
         self.body.get(4..).unwrap_or_default()
     }
 
-    /// The CNAMEs of an SDES packet. An unreadable chunk ends the list.
+    /// Returns the CNAMEs of an SDES packet. An unreadable chunk ends the list.
     pub(crate) fn cnames(&self) -> Cnames<'a> {
         Cnames {
             rest: self.body,
@@ -260,7 +261,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The entries of a NACK: first lost number, and a bit for each of the 16 after it.
+    /// Returns the entries of a NACK: the first lost number, and a bit for each of the 16 numbers after it.
     pub(crate) fn nacks(&self) -> impl Iterator<Item = (SeqNum, u16)> + use<'a> {
         let entries = self.body.get(8..).unwrap_or_default().chunks_exact(4);
         entries.map(|entry| {
@@ -269,7 +270,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The entries of a full intra request: the picture's source and the request's number.
+    /// Returns the entries of a full intra request: the picture's source and the request's number.
     pub(crate) fn firs(&self) -> impl Iterator<Item = (Ssrc, u8)> + use<'a> {
         let entries = self.body.get(8..).unwrap_or_default().chunks_exact(8);
         entries.map(|entry| (Ssrc(u32_at(entry, 0)), entry[4]))
@@ -281,7 +282,7 @@ fn read_block(bytes: &[u8]) -> Block {
     Block {
         ssrc: Ssrc(u32_at(bytes, 0)),
         fraction_lost: (lost >> 24) as u8,
-        // 24 bits with a sign.
+        // The field has 24 bits, and a sign.
         cumulative_lost: (lost << 8).cast_signed() >> 8,
         highest: u32_at(bytes, 8),
         jitter_units: u32_at(bytes, 12),
@@ -290,7 +291,7 @@ fn read_block(bytes: &[u8]) -> Block {
     }
 }
 
-/// See [`Packet::cnames`].
+/// The CNAMEs of an SDES packet: see [`Packet::cnames`].
 #[derive(Debug)]
 pub(crate) struct Cnames<'a> {
     rest: &'a [u8],
@@ -301,14 +302,14 @@ impl<'a> Iterator for Cnames<'a> {
     type Item = (Ssrc, &'a [u8]);
 
     fn next(&mut self) -> Option<(Ssrc, &'a [u8])> {
-        // At most 31 chunks, and each item takes at least 2 bytes.
+        // There are at most 31 chunks, and each item takes at least 2 bytes.
         while self.chunks > 0 {
             self.chunks -= 1;
             let (ssrc, mut items) = self.rest.split_first_chunk::<4>()?;
             let mut cname = None;
-            // RFC 3550, section 6.5: "The list of items in each chunk MUST be terminated by one or more null octets, the first
-            // of which is interpreted as an item type of zero to denote the end of the list." Some senders omit the null octets
-            // at the end of the packet.
+            // "The list of items in each chunk MUST be terminated by one or more null octets, the first of which is interpreted as an item
+            // type of zero to denote the end of the list." (RFC 3550, section 6.5) Some senders omit the null octets at the end of the
+            // packet.
             while let Some((&item, after)) = items.split_first() {
                 if item == 0 {
                     items = after;
@@ -321,7 +322,7 @@ impl<'a> Iterator for Cnames<'a> {
                 }
                 items = after;
             }
-            // "...to pad until the next 32-bit boundary", and no further: the next SSRC may begin with zeros.
+            // The zeros are there "...to pad until the next 32-bit boundary", and end there, because the next SSRC may begin with zeros.
             let used = self.rest.len() - items.len();
             self.rest = items.get(used.wrapping_neg() % 4..).unwrap_or_default();
             if let Some(cname) = cname {
@@ -332,13 +333,13 @@ impl<'a> Iterator for Cnames<'a> {
     }
 }
 
-/// Writes a compound into a buffer, packet by packet. A packet that does not fit is omitted as a whole.
+/// Writes a compound packet to a buffer, packet by packet. A packet that does not fit is omitted completely.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
     /// End of the last complete packet.
     complete: usize,
-    /// End of the written bytes, past the buffer if they did not fit.
+    /// End of the written bytes. It is past the end of the buffer if they did not fit.
     length: usize,
 }
 
@@ -351,12 +352,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Bytes of the packets so far.
+    /// Returns the length of the packets so far, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.complete
     }
 
-    /// Number of report blocks that still fit if `reserved` bytes follow them.
+    /// Returns the number of report blocks that still fit if `reserved` bytes follow them.
     pub(crate) fn blocks_room(&self, reserved: usize) -> usize {
         let room = self.out.len().saturating_sub(self.length + reserved);
         (room / BLOCK_BYTES).min(BLOCKS_MAX)
@@ -379,7 +380,7 @@ impl<'a> Writer<'a> {
         self.put(&[0x80, packet_type, 0, 0]);
     }
 
-    /// Fills in the header. Returns false and removes the packet if it did not fit.
+    /// Fills in the header. If the packet did not fit, removes it and returns `false`.
     fn end(&mut self, count: u8) -> bool {
         let words = (self.length - self.complete) / 4 - 1;
         let (Ok(words), Some(packet)) = (
@@ -395,7 +396,7 @@ impl<'a> Writer<'a> {
         true
     }
 
-    /// An SR if we have sender info, else an RR. At most [`BLOCKS_MAX`] blocks are written.
+    /// Writes an SR if there is sender info, or else an RR, with at most [`BLOCKS_MAX`] blocks.
     pub(crate) fn report(
         &mut self,
         ssrc: Ssrc,
@@ -424,7 +425,7 @@ impl<'a> Writer<'a> {
         self.end(count)
     }
 
-    /// SDES with the CNAME, cut to [`TEXT_BYTES_MAX`] bytes.
+    /// Writes an SDES packet with the CNAME, which is cut to [`TEXT_BYTES_MAX`] bytes.
     pub(crate) fn cname(&mut self, ssrc: Ssrc, cname: &str) -> bool {
         self.begin(SDES);
         self.put_u32(ssrc.0);
@@ -435,7 +436,7 @@ impl<'a> Writer<'a> {
         self.end(1)
     }
 
-    /// BYE of one source, with a reason cut to [`TEXT_BYTES_MAX`] bytes, or none if it is empty.
+    /// Writes the BYE of one source. The reason is cut to [`TEXT_BYTES_MAX`] bytes, and left out if it is empty.
     pub(crate) fn bye(&mut self, ssrc: Ssrc, reason: &str) -> bool {
         self.begin(BYE);
         self.put_u32(ssrc.0);
@@ -458,7 +459,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A NACK for these numbers, preferably in order.
+    /// Writes a NACK for these numbers, which should be in order.
     pub(crate) fn nack(
         &mut self,
         ssrc: Ssrc,
@@ -470,8 +471,8 @@ impl<'a> Writer<'a> {
         self.put_u32(media.0);
         let mut entry: Option<(SeqNum, u16)> = None;
         for seq in lost {
-            // RFC 4585, section 6.2.1: "bit i of the bit mask is set to 1 if the receiver has not received RTP packet
-            // number (PID+i)", i from 1 to 16.
+            // "bit i of the bit mask is set to 1 if the receiver has not received RTP packet number (PID+i)" (RFC 4585, section 6.2.1), for
+            // i from 1 to 16.
             match &mut entry {
                 Some((first, following)) if (0..=16).contains(&seq.distance_from(*first)) => {
                     let after = seq.distance_from(*first);
@@ -490,7 +491,7 @@ impl<'a> Writer<'a> {
         self.end(FMT_NACK)
     }
 
-    /// An extended report of these blocks, which are whole words.
+    /// Writes an extended report with these blocks, which consist of whole words.
     pub(crate) fn extended(&mut self, ssrc: Ssrc, blocks: &[&[u8]]) -> bool {
         self.begin(XR);
         self.put_u32(ssrc.0);
@@ -500,7 +501,7 @@ impl<'a> Writer<'a> {
         self.end(0)
     }
 
-    /// A picture loss indication.
+    /// Writes a picture loss indication.
     pub(crate) fn pli(&mut self, ssrc: Ssrc, media: Ssrc) -> bool {
         self.begin(PSFB);
         self.put_u32(ssrc.0);
@@ -508,11 +509,11 @@ impl<'a> Writer<'a> {
         self.end(FMT_PLI)
     }
 
-    /// Full intra requests: the picture's source and the request's number.
+    /// Writes full intra requests. Each has the SSRC of the picture's source, and the number of the request.
     pub(crate) fn fir(&mut self, ssrc: Ssrc, requests: impl Iterator<Item = (Ssrc, u8)>) -> bool {
         self.begin(PSFB);
         self.put_u32(ssrc.0);
-        // RFC 5104, section 4.3.1.2: "the SSRC of the media source [...] is not used and SHALL be set to 0".
+        // "the SSRC of the media source [...] is not used and SHALL be set to 0" (RFC 5104, section 4.3.1.2).
         self.put_u32(0);
         for (media, number) in requests {
             self.put_u32(media.0);
@@ -522,18 +523,18 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Bytes of an SDES packet with this CNAME.
+/// Returns the length of an SDES packet with this CNAME, in bytes.
 pub(crate) fn cname_bytes(cname: &str) -> usize {
-    // Header and SSRC, type and length, the text, at least one zero.
+    // The parts are header and SSRC, type and length, the text, and at least one zero.
     (8 + 2 + cut(cname).len() + 1).next_multiple_of(4)
 }
 
-/// The start of a text that fits an item, up to a character boundary.
+/// Returns the beginning of a text, up to a character boundary, so that it fits an item.
 pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
-/// Compares this module with `rtcp-types`.
+/// These tests compare this module with `rtcp-types`.
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -616,7 +617,7 @@ mod tests {
                 panic!("no BYE");
             };
             prop_assert_eq!(bye.reason(), reason.as_deref().map(|reason| cut(reason).as_bytes()));
-            // This parser must read it too.
+            // This module must be able to read the packet too.
             let ours: Vec<Packet<'_>> = parse(&out[..bytes], false).expect("good").collect();
             prop_assert_eq!(ours[0].blocks().collect::<Vec<_>>(), blocks);
             if let Some(sender) = sender {
@@ -649,7 +650,7 @@ mod tests {
                 .add_packet(rtcp_types::ReceiverReport::builder(1))
                 .add_packet(sdes)
                 .add_packet(nack)
-                // Already aligned: `rtcp-types` 0.3.0 writes padding over the alignment.
+                // The length is aligned already, because `rtcp-types` 0.3.0 writes padding over the alignment.
                 .add_packet(bye.padding(padding * 4).reason("bye"));
             let mut bytes = vec![0; 4000];
             let length = compound.write_into(&mut bytes).expect("it fits");
@@ -695,7 +696,7 @@ mod tests {
         }
     }
 
-    /// Zeros after the end of a chunk reach to the next 32-bit boundary; the next source may begin with zeros.
+    /// The zeros at the end of a chunk end at the next 32-bit boundary. The SSRC of the next source may begin with zeros.
     #[test]
     fn an_ssrc_that_begins_with_zeros_does_not_count_as_padding() {
         let mut bytes = vec![0x82, SDES, 0, 5];

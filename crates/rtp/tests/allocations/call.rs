@@ -1,5 +1,5 @@
-//! Running calls and lines allocate nothing: not for packets, losses, digits, reports, comfort noise or reordered packets, and
-//! not while muted or held. They are also small.
+//! Running calls and streams allocate nothing: not for packets, losses, digits, reports, comfort noise or reordered packets, and not while
+//! they are muted or held. They also take little memory.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn payloads(audio: Format, has_keys: bool) -> Arc<PayloadMap> {
     Arc::new(PayloadMap::new(&all[..1 + usize::from(has_keys)]).expect("a map"))
 }
 
-/// A sender whose every packet is ready, so that only the receiver's allocations count.
+/// A sender whose packets are prepared in advance, so that only the receiver's allocations count.
 struct Sender {
     packets: Vec<Vec<u8>>,
     format: Format,
@@ -89,7 +89,7 @@ impl Sender {
         }
     }
 
-    /// The packet of this number; `None` if it is lost. With `has_keys`, 100 ms of every two seconds are a digit.
+    /// Returns the packet with this number, or `None` if it is lost. With `has_keys`, there is a digit of 100 ms in every two seconds.
     fn packet(&mut self, number: u64, has_keys: bool, loses: bool) -> Option<&[u8]> {
         let units = self.format.clock_rate_hz / 50;
         let within = number % 100;
@@ -112,7 +112,7 @@ impl Sender {
     }
 }
 
-/// Returns the bytes that a running stream holds, and its allocations in the second half.
+/// Returns the number of bytes that a running stream takes, and the number of its allocations in the second half.
 fn run(
     from: Format,
     to: Format,
@@ -127,7 +127,7 @@ fn run(
     let other = Target::Other(Box::new(leg(Side::B, &target)));
     let config = SessionConfig::stream(leg(Side::A, &source), other, direction);
     let mut stream = Session::new(0, config).expect("a stream");
-    // The scratch memory belongs to the thread: it is in use from the start.
+    // The scratch memory belongs to the thread, and is in use from the start.
     let mut scratch_bytes = 0;
     let (mut before, mut sent) = (0, 0);
     for number in 0..3_000_u64 {
@@ -180,7 +180,7 @@ fn each_running_route_allocates_nothing() {
     }
 }
 
-/// Two seconds each of packets in order, some out of order, lost ones, comfort noise, mute and hold, repeated.
+/// The stream has two seconds each of packets in order, packets out of order, losses, comfort noise, mute and hold. This is repeated.
 #[test]
 fn losses_noise_mute_and_hold_of_a_call_allocate_nothing() {
     let (a, b) = (with_noise(pcmu()), with_noise(pcma()));
@@ -205,7 +205,7 @@ fn losses_noise_mute_and_hold_of_a_call_allocate_nothing() {
                 },
             );
             let sender = &mut senders[side as usize];
-            // Swaps each pair.
+            // Each pair of packets is swapped.
             let number = if phase == 1 { number ^ 1 } else { number };
             let packet = sender.packet(number, true, phase == 2);
             let mut noise = [0; 13];

@@ -13,14 +13,14 @@ fn address(host: usize) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host as u8], 5000))
 }
 
-/// Memory of the receiving thread per call, and the table of its shared port.
+/// The memory that the receiving thread has for each call, and the table of the shared port.
 struct Call {
     ends: [RtcpSession; 2],
     demux: Demux<u32>,
 }
 
 impl Call {
-    /// Runs 20 ms of the call: a packet each way, and any RTCP that is due.
+    /// Runs 20 ms of the call: a packet in each direction, and any RTCP that is due.
     fn step(&mut self, number: u64) {
         let now_ns = number * PACKET_NS;
         let mut out = [0; 1500];
@@ -74,7 +74,7 @@ fn two_hours_of_a_call_allocate_nothing() {
     };
     call.demux.add(by_ssrc, 1).expect("room");
     call.demux.add(by_address, 2).expect("room");
-    // Long enough for each to have received the other's name.
+    // After this time, each side has received the other's name.
     for number in 0..1000 {
         call.step(number);
     }

@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing has collected, with the stable compiler.
+//! Replays the inputs that the fuzzer has collected, with the stable compiler.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use threadbare_rtp::fuzzing;
 
-/// A target's name in `fuzz/`, and its function.
+/// A target in `fuzz/`: its name and its function.
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: &[Target] = &[
@@ -23,7 +23,7 @@ const TARGETS: &[Target] = &[
     ("srtp", fuzzing::srtp),
 ];
 
-/// Corpora of other crates, which replay them, and of targets that are not built.
+/// Corpora that are not replayed here, because other crates do this, or because their targets are not built.
 const ELSEWHERE: &[&str] = &[
     "audio_file",
     "calls",
@@ -74,7 +74,7 @@ fn every_corpus_has_a_target() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Random bytes are rarely packets with consecutive numbers.
+    /// Random bytes are rarely packets with consecutive numbers, so this test makes its input from such packets.
     #[test]
     fn random_calls_keep_the_fuzzing_invariants(
         suite: u8,

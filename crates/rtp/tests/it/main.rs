@@ -1,4 +1,4 @@
-//! Sessions in virtual time, and the inputs of fuzzing.
+//! Tests of sessions in virtual time, and of inputs that the fuzzer has found.
 
 mod corpus;
 mod session;

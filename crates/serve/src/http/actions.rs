@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::requests::{carry_out, done, keys, request};
 use crate::service::Service;
 
-/// Selects the party of an action.
+/// The party of an action.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({}))]
@@ -76,7 +76,7 @@ pub(super) struct Dtmf {
     pause_ms: Option<u32>,
 }
 
-/// Put parties on hold: nothing passes between them
+/// Put parties on hold: no media pass between them
 #[utoipa::path(post, path = "/v1/calls/{id}/hold", tag = "actions", request_body = Party, params(CallPath),
     responses((status = 204), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn hold(State(app): State<App>, Id(id): Id, Json(party): Json<Party>) -> Done {
@@ -90,7 +90,7 @@ pub(super) async fn resume(State(app): State<App>, Id(id): Id, Json(party): Json
     mute(&app, &id, Command::UnblockMedia, party).await
 }
 
-/// Mute parties: the others hear silence
+/// Mute parties: the others hear silence instead
 #[utoipa::path(post, path = "/v1/calls/{id}/mute", tag = "actions", request_body = Party, params(CallPath),
     responses((status = 204), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn silence(State(app): State<App>, Id(id): Id, Json(party): Json<Party>) -> Done {
@@ -253,5 +253,5 @@ async fn finish(app: &App, id: &CallId, keys: Dictionary) -> Done {
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Half of the digits that a stream queues (`DTMF_DIGITS_MAX`).
+/// Maximum number of digits in a request. A stream queues twice as many (`DTMF_DIGITS_MAX`).
 const DIGITS_MAX: usize = 32;

@@ -1,4 +1,4 @@
-//! State that all routes share: the handle to the control thread, and limits for waiting.
+//! State that all routes share: the connection to the control thread, and time limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use threadbare_recording::Recorder;
 use threadbare_streams::reload::Reloads;
 use threadbare_watch::View;
 
-/// The shared state; cloned for each request.
+/// The state that all routes share. It is cloned for each request.
 #[derive(Clone)]
 pub(crate) struct App {
     pub(super) control: Control<Service>,
@@ -28,7 +28,7 @@ pub(crate) struct App {
     pub(super) reloads: Arc<Reloads>,
     /// The streams of the configuration file.
     pub(super) view: View,
-    /// `None`: this gateway is not in a cluster.
+    /// The cluster. `None`: this gateway is not in a cluster.
     pub(super) cluster: Option<ClusterView>,
     /// Permits for WebSocket connections.
     pub(super) sockets: Arc<Semaphore>,
@@ -37,7 +37,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Runs a closure on the control thread.
+    /// Runs a closure on the control thread, and returns its result.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut Service) -> T + Send + 'static,
@@ -46,7 +46,7 @@ impl App {
     }
 }
 
-/// Waits for a future, up to [`ANSWER_TIME_MAX`].
+/// Waits for a future, for at most [`ANSWER_TIME_MAX`].
 pub(super) async fn within<T>(future: impl Future<Output = T>) -> Result<T, Problem> {
     let done = timeout(ANSWER_TIME_MAX, future).await;
     done.map_err(|_| {
@@ -63,7 +63,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Body, Problem> {
-        // If `Content-Length` is too large, the body is not read at all.
+        // If `Content-Length` is too large, refuse without reading the body.
         if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_long());
         }
@@ -114,9 +114,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// Maximum size of a body: two SDPs of 64 KiB, the maximum of the ng protocol, escaped as JSON.
+/// Maximum size of a body. It allows two SDPs of 64 KiB, which is the limit of the ng protocol, escaped as JSON.
 pub(super) const BODY_BYTES_MAX: usize = 256 * 1024;
-/// Time limit from the header to the end of a body: enough for slow lines.
+/// Time limit from the header to the end of a body. It is enough for slow connections.
 const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time limit for the control thread, which answers within milliseconds unless the machine is overloaded.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);

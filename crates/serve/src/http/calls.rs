@@ -105,7 +105,7 @@ pub(super) struct CallDetail {
     answered_unix_ms: Option<u64>,
     /// Time since the offer.
     duration_ms: u64,
-    /// Time at which a time-out ends the call if no more signalling or media come, ms since 1970. Absent: never.
+    /// Time at which a time-out ends the call if no more signalling or media come, ms since 1970. Absent: no time-out applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     ends_unix_ms: Option<u64>,
     /// Reason of that time-out.
@@ -115,7 +115,7 @@ pub(super) struct CallDetail {
     streams: Vec<Stream>,
 }
 
-/// Parameters of a page.
+/// The parameters of a page.
 #[derive(Debug, PartialEq, Eq)]
 struct Page {
     after: Option<CallId>,
@@ -138,7 +138,7 @@ impl Page {
                     let allowed = format!("a whole number from 1 to {LIMIT_MAX}");
                     page.limit = limit.ok_or_else(|| Problem::value("limit", value, allowed))?;
                 }
-                // Without a cluster, this node's calls are all calls.
+                // Without a cluster, the calls of this node are all calls.
                 "cluster" if value == "1" => {}
                 other => return Err(Problem::value("query", other, "after, limit, cluster=1")),
             }
@@ -147,15 +147,15 @@ impl Page {
     }
 }
 
-/// Path of the page after this call.
+/// Returns the path of the page that follows this call.
 pub(super) fn list_path(last: &CallId, limit: usize) -> String {
     format!("{CALLS}?after={}&limit={limit}", encode(last))
 }
 
-/// Number of calls requested.
+/// Returns the number of calls that a query asks for.
 ///
 /// # Errors
-/// The query is invalid.
+/// Fails if the query is invalid.
 pub(super) fn limit_of(query: &str) -> Result<usize, Problem> {
     Ok(Page::read(query)?.limit)
 }
@@ -196,7 +196,7 @@ pub(super) async fn list(
     Ok(axum::Json(CallPage { calls, next }))
 }
 
-/// Summarises a call. `now`: the last known state of each stream.
+/// Summarises a call. `now` contains the last known state of each stream.
 fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -> CallSummary {
     let running = || now.iter().flatten();
     let heard = || {
@@ -243,7 +243,7 @@ pub(super) async fn show(
     } = looked;
     let mut read = BTreeMap::new();
     for (stream, measured) in measurements {
-        // A stream that ended in the meantime has no measurement.
+        // If a stream has ended in the meantime, it has no measurement.
         if let Ok(measured) = within(measured).await? {
             read.insert(stream, measured);
         }
@@ -341,7 +341,7 @@ pub(super) async fn end(State(app): State<App>, Id(id): Id) -> Result<StatusCode
     }
 }
 
-/// Error: the call does not exist.
+/// Creates the error for a call that does not exist.
 pub(super) fn unknown(id: &CallId) -> Problem {
     let name: String = id.to_string().chars().take(ID_CHARS_MAX).collect();
     let problem = Problem::new(
@@ -351,7 +351,7 @@ pub(super) fn unknown(id: &CallId) -> Problem {
     problem.about("id", format!("those of GET {CALLS}"))
 }
 
-/// Path of a call.
+/// Returns the path of a call.
 pub(super) fn path(id: &CallId) -> String {
     format!("{CALLS}/{}", encode(id))
 }
@@ -363,7 +363,7 @@ fn wall(service: &Service) -> Wall {
     }
 }
 
-/// A call whose stream measurements are still pending.
+/// A call whose streams are still being measured.
 struct Looked {
     view: CallView,
     measurements: Vec<(StreamId, Reply<Measured>)>,
@@ -385,9 +385,9 @@ fn look(service: &mut Service, id: &CallId) -> Option<Looked> {
 }
 
 const LIMIT_USUAL: usize = 50;
-/// Maximum number of calls in a page. A page of this size takes the thread that answers proxies some 2 ms.
+/// Maximum number of calls in a page. Such a page takes some 2 ms of the thread that answers proxies.
 const LIMIT_MAX: usize = 200;
-/// Maximum number of characters of an unknown id in an error.
+/// Maximum number of characters of an unknown id that an error quotes.
 const ID_CHARS_MAX: usize = 200;
 
 #[cfg(test)]

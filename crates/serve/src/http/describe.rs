@@ -42,7 +42,7 @@ pub(super) struct Side {
 }
 
 impl PlainSide {
-    /// Parses the texts. `at`: the index of the party, for errors.
+    /// Parses the texts. `at` is the index of the party, for error texts.
     pub(super) fn read(&self, at: usize) -> Result<Side, Problem> {
         let field = |name: &str| format!("sides[{at}].{name}");
         let address: Option<SocketAddr> = self.address.parse().ok();
@@ -110,7 +110,7 @@ impl Side {
         self.sdp(version, self.usual_type(), EVENTS_TYPE)
     }
 
-    /// Returns the SDP with which the party answers. `None`: its codec was not offered.
+    /// Returns the SDP with which the party answers. `None`: the party's codec was not offered.
     pub(super) fn answer(&self, version: u64, offered: &[Codec]) -> Option<String> {
         let own = self.find(offered)?;
         let is_it =

@@ -1,4 +1,4 @@
-//! `/v1/drain`: refuses new calls; current ones continue.
+//! `/v1/drain`: the relay refuses new calls, and current calls continue.
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};

@@ -170,7 +170,7 @@ async fn next(app: &App, events: &mut Receiver<Event>, unix_at_zero_ns: u64) -> 
     }
 }
 
-/// The tag of an event's party, if its stream still runs.
+/// Returns the tag of an event's party, if its stream still runs.
 async fn tag(app: &App, event: &Event) -> Option<String> {
     let (stream, side) = match event.what {
         What::Media { stream, side, .. }
@@ -226,7 +226,7 @@ fn shown(event: &Event, tag: Option<String>, unix_at_zero_ns: u64) -> CallEvent 
     shown
 }
 
-/// Retry-After, in s: readers leave when their programs end.
+/// Retry-After, in s. Readers leave when their programs end.
 const READERS_S: u32 = 10;
-/// Maximum silence before a comment is sent. HTTP proxies on the way treat a connection as dead after a minute of silence.
+/// Maximum silence before a comment is sent. Some HTTP proxies treat a connection as dead after a minute of silence.
 const QUIET_MAX: Duration = Duration::from_secs(15);

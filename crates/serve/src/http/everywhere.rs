@@ -50,7 +50,7 @@ fn without(uri: &Uri, query: &str, is_it: impl Fn(&&str) -> bool) -> String {
     }
 }
 
-/// Answers a request with the merged replies of all nodes. `target`: path and query that are requested from each node.
+/// Answers a request with the merged replies of all nodes. `target` is the path and query for each node.
 pub(super) async fn answer(
     cluster: ClusterView,
     mut request: Request,
@@ -120,7 +120,7 @@ async fn calls(cluster: &ClusterView, own: Response, uri: &Uri) -> Result<Value,
     Ok(serde_json::json!({ "calls": calls, "next": next, "missing": missing }))
 }
 
-/// Streams the events of all nodes, each with its node. For the wall, it sends `left` when a node no longer sends events.
+/// Streams the events of all nodes, each with the node's name. On the wall, `left` reports that a node sends no more events.
 fn events(cluster: ClusterView, own: Response, of: Uri) -> Response {
     let (tell, told) = channel(LINES_MAX);
     let name = cluster.node().to_owned();
@@ -141,7 +141,7 @@ fn events(cluster: ClusterView, own: Response, of: Uri) -> Response {
     ([kind], Body::from_stream(lines)).into_response()
 }
 
-/// Reads the events of all other nodes, including new ones, until the client has gone.
+/// Reads the events of all other nodes, including those that join later, until the client has gone.
 async fn follow_nodes(cluster: ClusterView, tell: Sender<Bytes>, of: Uri) {
     let mut read = tokio::task::JoinSet::new();
     let mut known = BTreeSet::new();
@@ -154,7 +154,7 @@ async fn follow_nodes(cluster: ClusterView, tell: Sender<Bytes>, of: Uri) {
                 read.spawn(async move {
                     read_events(&cluster, &name, &tell, &of).await;
                     if of.path() == WALL {
-                        // The client may have gone.
+                        // Sending fails if the client has gone.
                         let left = with_node(b"event: left\ndata: {}\n\n", &name);
                         let _ = tell.send(left).await;
                     }
@@ -191,7 +191,7 @@ async fn read_events(cluster: &ClusterView, node: &str, tell: &Sender<Bytes>, ur
     }
 }
 
-/// Adds the node to the data of server-sent events. Comments, which keep a connection alive, stay unchanged.
+/// Adds the name of the node to the data of server-sent events. Comments, which keep a connection alive, stay unchanged.
 fn with_node(lines: &[u8], node: &str) -> Bytes {
     let text = String::from_utf8_lossy(lines);
     let with_node = |line: &str| {
@@ -207,7 +207,7 @@ fn with_node(lines: &[u8], node: &str) -> Bytes {
         .into()
 }
 
-/// Forwards an endless reply of another node. `first`: its first piece, which has arrived.
+/// Forwards an endless reply of another node. `first` is the piece that has already arrived.
 pub(super) fn endless(
     cluster: ClusterView,
     reader: u64,
@@ -215,7 +215,7 @@ pub(super) fn endless(
     first: Piece,
 ) -> Response {
     let node = first.node;
-    // State: the first piece, or `Some(None)` if the next piece must be requested.
+    // The state is the first piece, or `Some(None)` if the next piece must be requested.
     let begin = Some(Some((first.body, first.is_over)));
     let pieces = futures_util::stream::unfold(begin, move |state| {
         let (cluster, node, request) = (cluster.clone(), node.clone(), request.clone());
@@ -226,7 +226,7 @@ pub(super) fn endless(
                     let piece = Passed::Piece { reader, request };
                     match cluster.ask_node(&node, piece).await.ok().flatten() {
                         Some(Back::Piece(next)) => (next.body, next.is_over),
-                        // The reply ends if the node does not answer.
+                        // If the node does not answer, the reply ends.
                         _ => return None,
                     }
                 }
@@ -256,9 +256,9 @@ fn get(uri: &Uri) -> HttpRequest {
 const EVENTS: &str = "/v1/events";
 const WALL: &str = "/v1/wall";
 const STREAM: &str = "/v1/streams/";
-/// Maximum size of a node's page: enough for 200 calls of less than a kilobyte.
+/// Maximum size of a node's page. It is enough for 200 calls of less than a kilobyte.
 const PAGE_BYTES_MAX: usize = 1_000_000;
-/// Maximum number of pieces that wait for the client. If it is reached, pieces wait at their nodes, with the limits there.
+/// Maximum number of pieces that wait for the client. Beyond it, pieces wait at their nodes, within the limits there.
 const LINES_MAX: usize = 64;
 const NODES_LOOK: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(500);

@@ -16,15 +16,15 @@ use super::page::is_page;
 use super::problem::Problem;
 use threadbare_process::places::Place;
 
-/// The requirement that a request must meet.
+/// What a request must contain to be accepted.
 pub(super) enum Guard {
     /// `Authorization: Bearer` with this token.
     Token(Vec<u8>),
-    /// A `Host` header with a name of this machine. The server listens at an address that only this machine can reach.
+    /// A `Host` header that names this machine. The server listens at an address that only this machine can reach.
     Local,
 }
 
-/// Why a token file cannot be used.
+/// The reason why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
     #[error("{0}")]
@@ -40,10 +40,10 @@ pub(super) enum TokenError {
 }
 
 impl Guard {
-    /// Reads the token from a file, without surrounding white space.
+    /// Reads the token from a file. White space around it is removed.
     ///
     /// # Errors
-    /// The file cannot be read, or its token is invalid.
+    /// Fails if the file cannot be read, or its token is invalid.
     pub(super) fn read(path: &Path) -> Result<Guard, TokenError> {
         let text = std::fs::read(path)?;
         let token = text.trim_ascii();
@@ -109,7 +109,7 @@ pub(super) async fn stand(
     response
 }
 
-/// Error: the limit of connections is reached, except for the extra places that are reserved for [`SHORT`] requests.
+/// Creates the error for too many connections. Some extra places are reserved for [`SHORT`] requests.
 fn full() -> Problem {
     let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections");
     problem.retry_after(1)
@@ -137,8 +137,8 @@ fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Refuses requests of web pages of other sites. Such a page can reach this machine by a name that resolves to it (DNS
-/// rebinding), or by a form. `Host` or `Origin` then contain another name.
+/// Refuses requests of web pages from other sites. Such a page can reach this machine by a name that resolves to it (DNS rebinding), or by
+/// a form. In both cases, `Host` or `Origin` contains another name.
 fn check_local(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(HOST).unwrap_or_default();
@@ -157,7 +157,7 @@ fn check_local(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Whether an authority always means this machine, whatever name servers say.
+/// Whether a host name or address in a URL always means this machine, whatever name servers say.
 fn is_local(authority: &str) -> bool {
     let Ok(authority) = authority.parse::<axum::http::uri::Authority>() else {
         return false;
@@ -168,13 +168,13 @@ fn is_local(authority: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
-/// Paths that monitors request; some connections are reserved for them.
+/// Paths that monitors request. Some connections are reserved for them.
 const SHORT: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// Paths that need no token. They reveal nothing, and monitors have no token.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
-/// Minimum length of a token: shorter ones could be guessed.
+/// Minimum length of a token. A shorter one could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Maximum length of a token: a longer text is probably another file.
+/// Maximum length of a token. A longer text is probably another file.
 const TOKEN_BYTES_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use threadbare_control::calls::CallId;
 use super::problem::Problem;
 use crate::call_name::decode;
 
-/// Path of the list of calls; each call is a resource below it.
+/// Path of the list of calls. Each call is a resource below it.
 pub(super) const CALLS: &str = "/v1/calls";
 
 /// The path parameter `id` in the OpenAPI description.

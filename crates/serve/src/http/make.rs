@@ -1,5 +1,5 @@
-//! Calls made by programs: `POST /v1/calls` makes a call, and `PATCH` replaces the descriptions of its parties. Each request is
-//! carried out as an offer and an answer of the ng protocol, without another request in between.
+//! Calls that programs make. `POST /v1/calls` makes a call, and `PATCH` replaces the descriptions of its parties. Each request is carried
+//! out as an offer and an answer of the ng protocol, without another request in between.
 
 use std::net::SocketAddr;
 
@@ -170,7 +170,7 @@ pub(super) async fn change(
 
 type Made = (StatusCode, [(HeaderName, String); 1], axum::Json<MadeCall>);
 
-/// The descriptions of both parties.
+/// The descriptions of both parties, as a request has them.
 enum Description {
     Plain([Side; 2]),
     Sdp {
@@ -221,7 +221,7 @@ impl Description {
     }
 }
 
-/// Parses `options`: keys of the ng protocol that a request may add.
+/// Parses `options`, which are the keys of the ng protocol that a request may add.
 fn read_options(options: Map<String, JsonValue>) -> Result<Dictionary, Problem> {
     if let Some(name) = options
         .keys()
@@ -273,14 +273,14 @@ fn begin(
         }
     });
     if made.is_err() {
-        // A call without an answer would never get one.
+        // Without this, the offer would wait for an answer that never comes.
         service.end(id);
         service.media.forget_wish(id);
     }
     made
 }
 
-/// The tags of a call with two parties.
+/// Returns the tags of the parties of a call that has two.
 fn tags(service: &Service, id: &CallId) -> Result<[String; 2], Problem> {
     if service.calls.view(id).is_none() {
         return Err(unknown(id));
@@ -294,7 +294,7 @@ fn tags(service: &Service, id: &CallId) -> Result<[String; 2], Problem> {
 /// Returns the tags of both parties. `None`: the call is not answered, or has several answers.
 fn tags_of(service: &Service, id: &CallId) -> Option<[String; 2]> {
     let streams = service.calls.view(id)?.streams.into_iter();
-    // Copies for subscribers belong to no party.
+    // Copies for subscribers have no parties.
     let runs = |one: &StreamRecord| {
         let stream = service.calls.stream(one.stream);
         stream.is_some_and(|(_, spec)| spec.copies.is_none())
@@ -305,7 +305,7 @@ fn tags_of(service: &Service, id: &CallId) -> Option<[String; 2]> {
     tags.all(|one| one == first).then_some(first)
 }
 
-/// Carries out an offer and its answer.
+/// Carries out an offer and the answer to it.
 fn exchange(
     service: &mut Service,
     id: &CallId,
@@ -317,7 +317,7 @@ fn exchange(
         Description::Plain(sides) => plain_options(sides),
         Description::Sdp { options, .. } => options.clone(),
     };
-    // RFC 3264, section 8: the version grows with each description.
+    // The version must grow with each description (RFC 3264, section 8).
     let version = threadbare_runtime::clock_now_ns() / 1_000_000;
     let sdp_a = match description {
         Description::Plain([a, _]) => a.offer(version),
@@ -387,8 +387,7 @@ fn ask(service: &mut Service, mut keys: Dictionary, sdp: &str) -> Result<Vec<u8>
     }
 }
 
-/// Builds the options of an offer between two plain sides. They also offer the second side's codec, if the first side has
-/// another one.
+/// Builds the options of an offer between two plain sides. If the second side has another codec than the first, this codec is offered too.
 fn plain_options([a, b]: &[Side; 2]) -> Dictionary {
     let mut added = Vec::new();
     if !b.has_codec_of(a) {
@@ -402,7 +401,7 @@ fn plain_options([a, b]: &[Side; 2]) -> Dictionary {
         codec.push("transcode", Value::List(added));
     }
     if a.has_telephone_events() && !b.has_telephone_events() {
-        // The relay converts telephone events to tones for the second side.
+        // The relay accepts telephone events from the first side, and converts them to tones for the second.
         codec.push("accept", Value::List(vec![Value::text("telephone-event")]));
     }
     let mut options = Dictionary::new();
@@ -424,7 +423,7 @@ fn random() -> u128 {
     u128::from_ne_bytes(bytes)
 }
 
-/// Description of the allowed codecs of the second side, for errors.
+/// The codecs that the second side may have, for error texts.
 const CONVERTED: &str = "the codec of the first side; or any of PCMU, PCMA, G722, L16, L24 and opus if the first side also has one of \
 these";
 /// Keys that `options` may not contain, because this module sets them.

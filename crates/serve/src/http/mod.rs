@@ -50,7 +50,7 @@ use threadbare_streams::reload::Reloads;
 use threadbare_watch::View;
 use tokio::sync::Semaphore;
 
-/// A listening socket with its access control; requests are not served yet.
+/// A listening socket with its access control. Requests are not served yet.
 pub(super) struct Http {
     listener: TcpListener,
     guard: Guard,
@@ -64,7 +64,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Finishes current requests, and stops. Call this after the service has been dropped.
+    /// Finishes current requests, and stops the server. Call this after the service has been dropped.
     pub(super) fn stop(self) {
         self.acceptor.stop();
     }
@@ -74,7 +74,7 @@ impl Http {
     /// Opens the socket, without serving requests yet.
     ///
     /// # Errors
-    /// The token cannot be read, or the address cannot be bound.
+    /// Fails if the token cannot be read, or the address cannot be bound.
     pub(super) fn open(spec: &HttpSpec) -> miette::Result<Http> {
         let guard = match &spec.token_file {
             Some(path) => Guard::read(path).into_diagnostic().wrap_err_with(|| {
@@ -94,7 +94,7 @@ impl Http {
     /// Serves requests on a separate thread.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or descriptors.
     pub(super) fn start(self, app: App) -> std::io::Result<Running> {
         let address = self.listener.local_addr()?;
         let acceptor = server::start(self.listener, routes::router(app, self.guard))?;
@@ -127,5 +127,5 @@ pub(super) fn open_router(app: App) -> Router {
     routes::open_router(app)
 }
 
-/// Maximum number of WebSocket connections. Each proxy keeps one open.
+/// Maximum number of WebSocket connections. Each proxy keeps one connection open.
 const SOCKETS_MAX: usize = 64;

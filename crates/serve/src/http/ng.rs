@@ -87,12 +87,12 @@ async fn talk(app: &App, peer: SocketAddr, mut socket: WebSocket) {
             Message::Text(text) => (text.into(), true),
             Message::Binary(bytes) => (bytes, false),
             Message::Close(_) => return,
-            // The library answers pings.
+            // The library answers pings itself.
             Message::Ping(_) | Message::Pong(_) => continue,
         };
         let reply = match exchange(app, peer, bytes).await {
             Ok(Ok(reply)) => reply,
-            // This repeats a request whose reply is still to come.
+            // The message repeats a request whose reply is still to come.
             Ok(Err(Unreplied::InHand)) => continue,
             Ok(Err(Unreplied::Moved | Unreplied::NoMessage(_))) | Err(_) => return,
         };
@@ -122,6 +122,6 @@ async fn exchange(
     Ok(within(told).await?.map_err(|_| NotDone::Gone)?)
 }
 
-/// The name that rtpengine's clients use.
+/// The subprotocol that the clients of rtpengine name.
 const PROTOCOL: &str = "ng.rtpengine.com";
 const SEND_TIME_MAX: Duration = Duration::from_secs(10);

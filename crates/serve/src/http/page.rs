@@ -9,7 +9,7 @@ use axum::routing::get;
 
 use super::app::App;
 
-/// A file of the pages: path, content type, contents.
+/// A file of the pages: its path, content type and contents.
 type File = (&'static str, &'static str, &'static str);
 
 macro_rules! file {
@@ -43,7 +43,7 @@ pub(super) fn is_page(path: &str) -> bool {
     FILES.iter().any(|(own, ..)| *own == path)
 }
 
-/// Routes of the OpenAPI description and the pages.
+/// Creates the routes of the OpenAPI description and of the pages.
 pub(super) fn routes(description: String) -> Router<App> {
     let description: Arc<str> = description.into();
     let show = move || async move { ([(CONTENT_TYPE, JSON)], description.to_string()) };
@@ -65,5 +65,5 @@ const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
-/// Content-Security-Policy: the pages load only their own files, and cannot be framed.
+/// Content-Security-Policy. The pages load only their own files, and cannot be shown in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

@@ -25,10 +25,10 @@ use threadbare_process::system::random_number;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOn;
 
-/// The subject of a request.
+/// What a request is about.
 #[derive(Debug, PartialEq, Eq)]
 enum About {
-    /// A call to be made.
+    /// A call that is to be made.
     New,
     Call(CallId),
     /// A call, with an endless reply.
@@ -70,7 +70,7 @@ enum Found {
     Answered(Response),
 }
 
-/// Answers a request about a stream of the node `node`, or forwards it there. `target`: path and query for that node.
+/// Answers a request about a stream of `node`, or forwards it there. `target` is the path and query for that node.
 async fn at_node(
     cluster: &ClusterView,
     node: &str,
@@ -95,7 +95,7 @@ async fn at_node(
     }
 }
 
-/// A request to be answered by another node.
+/// A request that another node must answer.
 struct Asked {
     request: HttpRequest,
     /// Identifies the reader of an endless reply. `None`: the reply is not endless.
@@ -161,7 +161,7 @@ async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Pr
     let asked = Asked::new(&head, target.unwrap_or_default(), &body, is_endless);
     let (tell, told) = oneshot::channel();
     cluster.pass(name, makes, asked.passed(), move |way| {
-        // The receiver may have gone.
+        // Sending fails if the receiver has gone.
         let _ = tell.send(way);
     });
     match within(told).await?.map_err(|_| NotDone::Gone)? {
@@ -197,8 +197,7 @@ fn response(back: Back) -> Result<Response, Problem> {
         .map_err(|error| bad(error.to_string()))
 }
 
-/// Returns the id of the call to be made, if the request has one. Returns `None` for an invalid request, which is refused
-/// later.
+/// Returns the id of the call to be made, if the request contains one. An invalid request gives `None`, and is refused later.
 fn asked_name(body: &[u8]) -> Option<CallId> {
     #[derive(Deserialize)]
     struct Named {

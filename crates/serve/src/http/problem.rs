@@ -95,5 +95,5 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Maximum number of characters of an invalid value in an error.
+/// Maximum number of characters of an invalid value that an error quotes.
 const SHOWN_CHARS: usize = 80;

@@ -303,7 +303,7 @@ pub(super) async fn delete(
             let detail = format!("the store refuses to delete the recording {id}: {error}");
             Err(Problem::new(status_of(&error), detail))
         }
-        // The recorder does not know the file, or does not run.
+        // The recorder does not know the file, or is not running.
         Ok(Deleted::Unknown) | Err(_) => Err(unknown(&id)),
     }
 }
@@ -356,5 +356,5 @@ const RECORDINGS: &str = "/v1/recordings";
 const STATES: [&str; 4] = ["running", "complete", "cut", "recovered"];
 const LIMIT_USUAL: usize = 50;
 const LIMITS: RangeInclusive<usize> = 1..=500;
-/// Pause before a missing file is looked up again.
+/// Pause before looking for a missing file again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

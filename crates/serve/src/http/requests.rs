@@ -1,5 +1,4 @@
-//! ng requests made by the HTTP API. HTTP requests are carried out as ng requests, so that there is only one way to change a
-//! call.
+//! ng requests that the HTTP API makes. HTTP requests are carried out as ng requests, so that there is only one way to change a call.
 
 use axum::http::StatusCode;
 use threadbare_control::calls::CallId;
@@ -17,7 +16,7 @@ pub(super) fn keys(command: Command, id: &CallId) -> Dictionary {
     let mut keys = Dictionary::new();
     keys.push("command", command.name());
     keys.push("call-id", id.0.to_vec());
-    // Distinguishes "too many calls" from other errors.
+    // With this, the reply distinguishes "too many calls" from other errors.
     keys.push("supports", Value::List(vec!["load limit".into()]));
     keys
 }
@@ -59,7 +58,7 @@ pub(super) fn done(reply: Reply) -> Result<Dictionary, Problem> {
     }
 }
 
-/// Converts an error text of the protocol: `KEY...: VALUE...: expected WHAT`.
+/// Converts an error text of the protocol, which has the form `KEY...: VALUE...: expected WHAT`.
 fn refused(reason: &str) -> Problem {
     let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, reason);
     let (_, allowed) = reason.split_once(": expected ").unzip();
@@ -83,5 +82,5 @@ const MEMBERS: &[(&str, &str)] = &[
     ("direction", "interface"),
     ("interface", "interface"),
 ];
-/// Retry-After, in s, when the relay is full: load falls as calls end.
+/// Retry-After, in s, if the relay is full. The load falls when calls end.
 const BUSY_S: u32 = 5;

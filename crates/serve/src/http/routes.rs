@@ -30,7 +30,7 @@ use super::{
     tags((name = "streams"), (name = "calls"), (name = "actions"), (name = "recordings"), (name = "relay"), (name = "cluster"), (name = "health"), (name = "ng")))]
 struct Description;
 
-/// Adds the security scheme to the description of a relay with a token.
+/// Adds the security scheme to the OpenAPI description of a relay with a token.
 struct Token;
 
 impl Modify for Token {
@@ -41,7 +41,7 @@ impl Modify for Token {
     }
 }
 
-/// All routes.
+/// Creates all routes.
 pub(super) fn router(app: App, guard: Guard) -> Router {
     let (routes, description) = described().split_for_parts();
     let description = description.to_json().unwrap_or_default();
@@ -58,7 +58,7 @@ pub(super) fn router(app: App, guard: Guard) -> Router {
         .with_state(app)
 }
 
-/// The routes of the API, without access control and without the HTML pages.
+/// Creates the routes of the API, without access control and without the HTML pages.
 pub(super) fn open_router(app: App) -> Router {
     let (routes, _) = described().split_for_parts();
     routes
@@ -68,7 +68,7 @@ pub(super) fn open_router(app: App) -> Router {
         .with_state(app)
 }
 
-/// The routes for programs.
+/// Creates the routes for programs.
 fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(calls::list, make::make))

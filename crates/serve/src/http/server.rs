@@ -1,4 +1,4 @@
-//! Serves HTTP connections. No connection blocks another one, and an idle one soon gives up its place.
+//! Serves HTTP connections. No connection blocks another one, and an idle connection is soon closed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,15 +16,15 @@ use tower::ServiceExt;
 use crate::acceptor::{Acceptor, Stopped};
 use threadbare_process::places::{Limits, Place};
 
-/// The client's address.
+/// The address of the client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// Serves connections on a separate thread. When the server is stopped, it still answers current requests, if the clients read
-/// the replies soon.
+/// Serves connections on a separate thread. If the server is stopped, it still answers current requests, provided that the clients read the
+/// replies soon.
 ///
 /// # Errors
-/// Threads or descriptors run out.
+/// Fails if the system cannot provide the threads or descriptors.
 pub(super) fn start(listener: std::net::TcpListener, router: Router) -> io::Result<Acceptor> {
     Acceptor::start(
         "http",
@@ -70,14 +70,14 @@ async fn serve(
     }
 }
 
-/// Limits for connections: enough for monitors, operators and programs with a few connections each. A connection uses up to
-/// 300 KiB for buffers.
+/// Limits of connections. They are enough for monitors, operators and programs with a few connections each. A connection takes up to 300
+/// KiB for buffers.
 const LIMITS: Limits = Limits {
     total: 256,
     per_host: 128,
     extra: 32,
 };
-/// Time limit for the header of a request, including the time since the previous request.
+/// Time limit for the header of a request. It counts from the end of the previous request.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum size of a connection's read buffer. Headers of browsers have some 2 KiB.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;

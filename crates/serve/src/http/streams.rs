@@ -178,7 +178,7 @@ pub(super) async fn reset_loudness(
     Err(Problem::new(StatusCode::CONFLICT, detail))
 }
 
-/// The requested span of time.
+/// The span of time that a query asks for.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     seconds: u64,

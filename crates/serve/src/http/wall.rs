@@ -122,13 +122,13 @@ pub(super) async fn listen(
 struct Reader {
     frames: Frames,
     view: View,
-    /// Generation of the list of streams that the reader has; `None`: it has none.
+    /// Generation of the list of streams that the reader has got. `None`: it has got none.
     generation: Option<u64>,
-    /// Number of seconds of the threads that the reader has.
+    /// Number of the seconds in `threads` that the reader has got.
     seconds: u64,
-    /// Events to be sent next.
+    /// Events that are sent next.
     pending: VecDeque<Line>,
-    /// Number of alarm changes at the last `alarms` event; `None`: no `alarms` event was sent yet.
+    /// Number of alarm changes at the last `alarms` event. `None`: no such event was sent yet.
     alarm_changes: Option<u64>,
 }
 
@@ -154,12 +154,12 @@ impl Reader {
             return Some(line("tiles", &tiles));
         }
         let streams = streams(&self.view);
-        // The next `tiles` belong to this list, unless the list changes again before.
+        // The next `tiles` refer to this list, unless the list changes again before.
         self.generation = Some(streams.generation);
         Some(line("streams", &streams))
     }
 
-    /// Returns all raised alarms. `None`: the reader has the current ones.
+    /// Returns all raised alarms. `None`: the reader has got them already.
     fn alarms(&mut self) -> Option<RaisedAlarms> {
         self.view.read(|seen| {
             let changes = Some(seen.alarm_changes());
@@ -182,7 +182,7 @@ fn streams(view: &View) -> WallStreams {
     })
 }
 
-/// Returns the values of the seconds after `known`. `None`: there are none.
+/// Returns the values of the seconds after `known`. `None`: there are no such seconds.
 fn threads(view: &View, unix_s: u64, known: &mut u64) -> Option<WallThreads> {
     view.read_machine(|machine| {
         let new = machine.seconds.saturating_sub(*known);
@@ -227,7 +227,7 @@ fn line(name: &str, data: &impl Serialize) -> Line {
     Line::default().event(name).data(text)
 }
 
-/// Retry-After, in s: readers leave when their pages are closed.
+/// Retry-After, in s. Readers leave when their pages are closed.
 const READERS_S: u32 = 10;
-/// Maximum silence before a comment is sent. HTTP proxies on the way treat a connection as dead after a minute of silence.
+/// Maximum silence before a comment is sent. Some HTTP proxies treat a connection as dead after a minute of silence.
 const QUIET_MAX: Duration = Duration::from_secs(15);

@@ -8,10 +8,10 @@ use threadbare_rtp::call::Side;
 
 use super::{Running, Streams};
 
-/// The streams and ports that get copies of each side of a stream.
+/// For each side of a stream, the streams and ports that get copies of it.
 pub(super) type CopiesTo = [Vec<(StreamId, SocketAddr)>; 2];
 
-/// Sets the address from which the copies come: the port of the copied stream, which only the media workers know.
+/// Sets the address from which the copies come. It is the port of the copied stream, which only the media workers know.
 pub(super) fn locate(streams: &Streams, spec: &mut StreamSpec) {
     if let Some(Copied { stream, side }) = spec.copies
         && let Some(source) = streams.get(&stream)
@@ -20,7 +20,7 @@ pub(super) fn locate(streams: &Streams, spec: &mut StreamSpec) {
     }
 }
 
-/// Makes a stream a copy of `now`, and no longer of `before`.
+/// Makes a stream a copy of `now` instead of `before`.
 pub(super) fn link(
     streams: &mut Streams,
     stream: StreamId,
@@ -51,7 +51,7 @@ pub(super) fn link(
     }
 }
 
-/// Sends a stream's media session the list of its copies.
+/// Sends the list of copies to the media session of a stream.
 pub(super) fn send_list(running: &Running) {
     let to = |side: Side| {
         let all = running.copies_to[side as usize].iter();

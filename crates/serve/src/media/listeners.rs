@@ -7,14 +7,14 @@ use threadbare_rtp::leg::Carries;
 use super::Running;
 use crate::spec;
 
-/// Why a stream cannot be listened to.
+/// The reason why a stream cannot be listened to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unheard {
     /// The call is not answered, or has ended.
     NotRunning,
     /// The stream's datagrams are forwarded without decoding.
     PassedOn,
-    /// No party's codec is decoded here.
+    /// The codec of neither party is decoded here.
     NotDecoded { codecs: [Option<String>; 2] },
 }
 
@@ -24,7 +24,7 @@ impl Running {
         check(&self.spec).is_ok()
     }
 
-    /// Adds a listener to both sides from now on. Returns the rate in Hz that fits both sides. Call
+    /// Adds a listener to both sides from now on. Returns the sample rate for both sides, in Hz, and the listener. Call
     /// [`update_listeners`](Self::update_listeners) afterwards.
     pub(super) fn listen(&self) -> (u32, Listening) {
         let rate_hz = spec::rate_hz(&self.spec);
@@ -35,7 +35,7 @@ impl Running {
 
     /// Lets the media session update its listeners.
     pub(super) fn update_listeners(&self) {
-        // This fails if the session is gone; then its listeners are gone, too.
+        // The command fails if the session is gone, and then its listeners are gone too.
         let _ = self.handle.command(|session, _| {
             if let Some(media) = session.audio_mut() {
                 media.update_listeners();
@@ -63,7 +63,7 @@ pub(super) fn check(spec: &StreamSpec) -> Result<(), Unheard> {
     }
 }
 
-/// Audio that a listener's ring holds: longer than pauses of a disk or a browser. That is 69 KiB of G.711.
+/// Seconds of audio that a listener's ring holds. This is longer than pauses of a disk or a browser, and takes 69 KiB with G.711.
 const LATE_S_MAX: usize = 4;
-/// Packets per second of each side for which the ring is sized. If packets are shorter, it holds less time.
+/// Packets per second of each side for which the ring is sized. With shorter packets, the ring holds less time.
 const PACKETS_PER_S: usize = 50;

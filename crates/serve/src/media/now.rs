@@ -1,4 +1,4 @@
-//! State of a stream that the control thread knows without asking the stream's thread.
+//! The state of a stream that the control thread knows without asking the stream's thread.
 
 use threadbare_rtp::call::Side;
 
@@ -12,9 +12,9 @@ pub(crate) struct StreamNow {
     pub(crate) is_recorded: bool,
     /// Whether the stream can be listened to.
     pub(crate) is_decoded: bool,
-    /// For each party: whether its media are kept from the other party, because of its SDP or on request.
+    /// For each party, whether its media are kept from the other party, because of its SDP or by request.
     pub(crate) is_held: [bool; 2],
-    /// For each party: whether the other party hears silence in place of its media.
+    /// For each party, whether the other party hears silence instead of its media.
     pub(crate) is_muted: [bool; 2],
     pub(crate) last: Option<Point>,
 }

@@ -1,4 +1,4 @@
-//! Files that are played to the parties of streams, and their state for the next process.
+//! Files that parties of streams hear, and the states from which the next process resumes them.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use threadbare_rtp::call::{Part, Side};
 use super::PlayState;
 use crate::plays::Play;
 
-/// The file that one party hears in place of the other party.
+/// The file that a party hears instead of the other party.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Played {
-    /// Number of the last action: a play or a stop.
+    /// Number of the last action, which is a play or a stop.
     number: u64,
     /// The file that was started last. Only the media session knows whether it has ended.
     file: Option<Arc<str>>,
@@ -34,8 +34,8 @@ impl Played {
         Some(PlayState::new(file.clone(), left.times, left.part))
     }
 
-    /// Registers a play that replaces an earlier one once its samples are loaded. `file`: its name; `None`: the next process
-    /// cannot find it.
+    /// Registers a play. It replaces an earlier one when its samples are loaded. `file` is the name of the file, or `None` if the next
+    /// process cannot find it.
     pub(super) fn begin(
         &mut self,
         stream: StreamId,
@@ -62,12 +62,12 @@ impl Played {
         self.number == play.number
     }
 
-    /// Handles that a play has started. `file`: its name.
+    /// Handles the start of a play. `file` is the name of its file.
     pub(super) fn start(&mut self, file: Option<Arc<str>>) {
         (self.file, self.waiting) = (file, None);
     }
 
-    /// Handles that the samples of the waiting play cannot be loaded. An earlier play continues.
+    /// Handles that the samples for the waiting play cannot be loaded. An earlier play continues.
     pub(super) fn forget(&mut self) {
         self.waiting = None;
     }
@@ -81,5 +81,5 @@ impl Played {
     }
 }
 
-/// Maximum length of a file name: PATH_MAX.
+/// Maximum length of a file name. It is PATH_MAX.
 const FILE_NAME_BYTES_MAX: usize = 4096;

@@ -1,4 +1,4 @@
-//! Recordings of calls. The recorder either gets audio, as other listeners do, or packets.
+//! Recordings of calls. The recorder gets either audio, as other listeners do, or packets.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use threadbare_recording::{
 #[derive(Debug, Default)]
 pub(super) struct Recordings {
     recorder: Recorder,
-    /// Folder and format of requested recordings.
+    /// Folder and format for recordings that are requested during a call.
     on_demand: Option<(PathBuf, RecordingFormat)>,
     /// Settings for all calls.
     policy: Option<Arc<RecordSpec>>,
@@ -36,7 +36,7 @@ pub(super) struct Recorded {
     packet_recorder: Option<PacketRecorder>,
 }
 
-/// Runs a closure when it is dropped. The thread of a media session drops it; if the session is gone, the sender does.
+/// Runs a closure when it is dropped. This happens on the thread of a media session, or on the sender's if the session is gone.
 struct Dropped<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for Dropped<F> {
@@ -66,7 +66,7 @@ impl Running {
     }
 }
 
-/// Returns the G.711 law of the first party that uses G.711; µ-law if no party does.
+/// Returns the G.711 law of the first party that uses G.711, or µ-law if no party does.
 fn law(spec: &StreamSpec) -> Coding {
     let encodings = spec.sides.iter().filter_map(|side| {
         let audio = side.sends.as_ref()?.audio();
@@ -84,7 +84,7 @@ fn law(spec: &StreamSpec) -> Coding {
 }
 
 impl MediaWorkers {
-    /// Enables recording. `on_demand`: folder and default format of requested recordings; `policy`: settings for all calls.
+    /// Enables recording. `on_demand` is the folder and default format for requested recordings. `policy` is the settings for all calls.
     pub(crate) fn record_with(
         &mut self,
         recorder: Recorder,
@@ -116,7 +116,7 @@ impl MediaWorkers {
         self.recordings.wishes.remove(call);
     }
 
-    /// Returns folder and default format of requested recordings. `None`: not configured.
+    /// Returns the folder and the default format for requested recordings. `None`: they are not configured.
     pub(crate) fn on_demand(&self) -> Option<(&Path, RecordingFormat)> {
         let recordings = &self.recordings;
         let asked = recordings.on_demand.as_ref();
@@ -146,12 +146,12 @@ impl MediaWorkers {
             }
             drop(act);
         });
-        // The result is not needed.
+        // The results are not needed.
         drop(told);
         true
     }
 
-    /// Starts the recording of a new stream, if the policy says so.
+    /// Starts to record a new stream, if the policy says so.
     pub(super) fn record_by_policy(&mut self, stream: StreamId) {
         let Some(running) = self.streams.get(&stream) else {
             return;
@@ -188,7 +188,7 @@ impl MediaWorkers {
         }
         let call = running.call.to_string();
         let Some((folder, usual)) = self.on_demand() else {
-            // The service refuses such requests.
+            // The service refuses such requests before they come here.
             return tracing::error!(call, "the call is not recorded: --recording-dir is not set");
         };
         let asked = recording.destination.as_deref();
@@ -241,7 +241,7 @@ impl MediaWorkers {
         self.tell_recording(stream);
     }
 
-    /// Makes the media session of a stream send packets to its recording, if that records packets.
+    /// Lets the media session of a stream send packets to its recording, if the recording consists of packets.
     pub(super) fn tell_recording(&self, stream: StreamId) {
         let Some(running) = self.streams.get(&stream) else {
             return;

@@ -31,18 +31,18 @@ pub(super) struct StateSaver {
     /// Streams in the order in which they are saved.
     turns: VecDeque<StreamId>,
     due_ns: u64,
-    /// States of the previous process, until their calls are restored.
+    /// States of the previous process's streams, until their calls are restored.
     saved: HashMap<StreamId, (Vec<u8>, Before)>,
-    /// Late packets: those that the previous owner received after it handed over the state.
+    /// Late packets, which the previous owner received after it had handed over the state.
     late_packets: HashMap<StreamId, Vec<LatePacket>>,
     boot: Option<u128>,
-    /// When media were last received, according to the previous process.
+    /// When media were last received, as the previous process had saved it.
     heard: Vec<(StreamId, Media)>,
     /// Files that the previous process was playing.
     unplayed: Vec<(StreamId, Side, PlayState)>,
 }
 
-/// Streams that were given up because another node continues them.
+/// Streams that were given up so that another node can continue them.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
     /// The state of each stream.
@@ -58,12 +58,12 @@ pub(crate) type LatePacketSender = UnboundedSender<(u64, LatePacket)>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Age {
     elapsed_ns: u64,
-    /// Time after the state during which packets may have been sent; `None`: unknown.
+    /// Time after the state in which packets may have been sent. `None`: unknown.
     unsaved_ns: Option<u64>,
 }
 
 impl MediaWorkers {
-    /// Saves the states of all streams in a store from now on. `saved`: states of the previous process. A restored stream has
+    /// Saves the states of all streams in a store from now on. `saved` contains the states of the previous process. A restored stream has
     /// the same number as before.
     pub(crate) fn save_states(
         &mut self,
@@ -85,7 +85,7 @@ impl MediaWorkers {
         });
     }
 
-    /// Stores the state of another node's stream, for when the stream starts here.
+    /// Stores the state of another node's stream, until the stream starts here.
     pub(crate) fn expect(
         &mut self,
         stream: StreamId,
@@ -115,7 +115,7 @@ impl MediaWorkers {
         }
     }
 
-    /// Returns when media of the restored streams were last received. Call this once, after all streams are restored.
+    /// Returns when media of the restored streams were last received. Call this once, after all streams have been restored.
     pub(crate) fn take_heard(&mut self) -> Vec<(StreamId, Media)> {
         let Some(saver) = &mut self.saver else {
             return Vec::new();
@@ -124,7 +124,7 @@ impl MediaWorkers {
         std::mem::take(&mut saver.heard)
     }
 
-    /// Returns the files that the previous process was playing when it ended. Call this once, after the last call is restored.
+    /// Returns the files that the previous process was playing when it ended. Call this once, after the last call has been restored.
     pub(crate) fn take_unplayed(&mut self) -> Vec<(StreamId, Side, PlayState)> {
         let saver = self.saver.as_mut();
         saver.map_or_else(Vec::new, |saver| std::mem::take(&mut saver.unplayed))
@@ -136,7 +136,7 @@ impl MediaWorkers {
         (!saver.turns.is_empty()).then_some(saver.due_ns)
     }
 
-    /// Saves the states of some streams, so that each stream is saved once in [`INTERVAL_NS`].
+    /// Saves the states of some streams. Repeated calls save each stream once in [`INTERVAL_NS`].
     pub(crate) fn take_states(&mut self, now_ns: u64) {
         let Some(saver) = &mut self.saver else {
             return;
@@ -161,14 +161,14 @@ impl MediaWorkers {
         }
     }
 
-    /// Makes the stream's thread save its state, after it has carried out all earlier orders.
+    /// Lets the stream's thread save its state, after it has carried out all earlier orders.
     pub(super) fn take_state(&self, stream: StreamId) {
         let (Some(saver), Some(running)) = (&self.saver, self.streams.get(&stream)) else {
             return;
         };
         let (write_queue, boot) = (saver.write_queue.clone(), saver.boot);
         let played = running.plays.clone();
-        // This fails if the stream is gone; then it has no state.
+        // The command fails if the stream no longer exists. Such a stream has no state.
         let _ = running.handle.command(move |session, now_ns| {
             if let Some(state) = state_of(session, &played, now_ns, boot) {
                 write_queue.put_stream(stream, state.to_bytes());
@@ -186,7 +186,7 @@ impl MediaWorkers {
             };
             match state {
                 Some(state) => saver.write_queue.put_stream(stream, state),
-                // Without a final state, the stream cannot continue: an older state would not include all packets sent.
+                // Without its final state, the stream cannot continue, because an older state does not include all packets that were sent.
                 None => saver.write_queue.end_stream(stream),
             }
         }
@@ -210,11 +210,10 @@ impl MediaWorkers {
             };
             saver.write_queue.forget_stream(stream);
             let (boot, played, give) = (saver.boot, running.plays, give.clone());
-            // Request all states first, and wait for them afterwards, because packets that arrive during the wait reach the
-            // next node late.
+            // Request all states before waiting for the first one, because packets that arrive during the wait reach the next node late.
             let state = running.handle.with(move |session, now_ns| {
                 let state = state_of(session, &played, now_ns, boot);
-                // The receiver may be gone.
+                // Sending fails if the receiver is gone.
                 let take = move |packet| drop(give.send((stream.0, packet)));
                 session.divert(now_ns, Box::new(take));
                 state.map(|state| state.to_node_bytes())
@@ -267,7 +266,7 @@ impl StateSaver {
             state.plays.clone_from(&unplayed);
             self.write_queue.put_stream(stream, state.to_bytes());
         }
-        // Handle these before the packets that wait in the sockets, which arrived later.
+        // Handle these packets before those that wait in the sockets, which arrived later.
         let late_packets = self.late_packets.remove(&stream);
         session.handle_late_packets(now_ns, late_packets.unwrap_or_default());
         for (side, play) in Side::BOTH.into_iter().zip(unplayed) {
@@ -320,13 +319,13 @@ impl StateSaver {
                 };
                 forward.restore(now_ns, &state, outage)
             }
-            // The stream now has another kind of media session, which cannot use the state.
+            // The stream now has another kind of media session, for which the state is useless.
             _ => Ok(()),
         };
         if let Err(error) = restored {
             tracing::warn!(stream = stream.0, %error, "cannot use the saved state of a stream, so the stream starts from scratch");
         }
-        // Apply the current keys: they may have changed since the state was saved, and a state of plain audio has none.
+        // Apply the current keys. They may have changed since the state was saved, and the state of plain audio has none.
         for side in Side::BOTH {
             settle(session, now_ns, side, spec);
         }
@@ -347,7 +346,7 @@ impl Age {
         let unix_ns = now_ns.saturating_add(unix_at_zero_ns);
         let by_wall_ns = unix_ns.saturating_sub(state.taken_unix_ns);
         match (before, by_clock_ns) {
-            // Only the monotonic clock proves the age, and only if the machine has not restarted. A wall clock can be set.
+            // Only the monotonic clock proves the age, and only if the machine has not restarted, because a wall clock can be set.
             (Before::Died, Some(elapsed_ns)) => Age {
                 elapsed_ns,
                 unsaved_ns: Some(elapsed_ns),
@@ -364,8 +363,8 @@ impl Age {
     }
 }
 
-/// Prepares a state so that no sequence number is used twice. Normally, numbers are skipped. If it is unknown how many to skip,
-/// or they are too many, our stream gets another SSRC, whose numbers are all unused.
+/// Prepares a state so that no sequence number is used twice. Normally, some numbers are skipped. If it is not known how many, or if they
+/// are too many, the stream gets another SSRC, whose numbers are all unused.
 fn reckon(
     state: &mut MediaCallState,
     age: Age,
@@ -380,7 +379,7 @@ fn reckon(
     for side in Side::BOTH {
         let direction = &mut state.call.directions[side.other() as usize];
         if direction.time.is_none() {
-            // The packet time is unknown, because no packet was sent yet. Assume the shortest.
+            // No packet was sent yet, so the packet time is unknown. Assume the shortest.
             direction.packet_ns = direction.packet_ns.min(PACKET_NS_MIN);
         }
         let is_known = age.unsaved_ns.is_some();
@@ -401,8 +400,8 @@ fn reckon(
     outage
 }
 
-/// Sets the current sending key in a state. It may be newer than the state, so its indices continue after those of the old key,
-/// and no index is used twice with the new key. The party's key in the state stays; [`settle`] adds the current one.
+/// Sets the current sending key in a state. It may be newer than the state. Its indices then continue after those of the old key, so that
+/// no index is used twice with the new key. The party's key in the state stays, and [`settle`] adds the current one.
 fn carry_key(protection: &mut Option<ProtectionState>, spec: &StreamSpec, side: Side) {
     let keys = spec::keys(&spec::of(spec, side).srtp);
     *protection = keys.map(|keys| match protection.take() {
@@ -435,7 +434,7 @@ fn state_of(
             let heard_ns = forward.stats().map(|side| side.received[0].last_ns);
             (heard_ns, SessionState::Forward(forward.snapshot(now_ns)))
         }
-        // The stream was handed over, so another node has its state.
+        // The stream was handed over, so its state is at another node.
         MediaSession::Diverted(_) => return None,
     };
     Some(StreamState {
@@ -448,12 +447,12 @@ fn state_of(
     })
 }
 
-/// Interval at which each stream's state is saved. Saving takes some microseconds; the shorter the interval, the fewer numbers
+/// Interval at which the state of each stream is saved. Saving takes some microseconds. A shorter interval would mean that fewer numbers
 /// are skipped.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// Interval at which a tenth of all streams is saved. Saving all at once would make slices late.
+/// Interval at which a tenth of all streams is saved. If all were saved at once, slices would be late.
 const TICK_NS: u64 = 100_000_000;
-/// Time that a state takes from a media thread to another machine. A high estimate, so that no number is used twice.
+/// Time that a state takes from a media thread to another machine. The estimate is high, so that no number is used twice.
 const WAY_NS: u64 = 150_000_000;
 /// Time to wait for late packets from the previous node, which may be busy.
 const LATE_PACKETS_NS: u64 = 150_000_000;
@@ -517,21 +516,21 @@ mod tests {
         assert_eq!(age(&same, Before::Died, here), known(3 * S, Some(3 * S)));
         assert_eq!(age(&same, Before::Stopped, other), known(3 * S, Some(0)));
         assert_eq!(age(&same, Before::Died, other), known(3 * S, None));
-        // The wall clock was set back by an hour after the state was saved.
+        // The wall clock was set back by an hour after the state had been saved.
         let put_back = taken(47 * S, zero_ns + 3647 * S);
         assert_eq!(
             age(&put_back, Before::Died, here),
             known(3 * S, Some(3 * S))
         );
         assert_eq!(age(&put_back, Before::Died, other), known(0, None));
-        // The state is from the future, so its clock is not the same.
+        // The time of the state is in the future, so its clock is not the same.
         let ahead = taken(51 * S, zero_ns + 40 * S);
         assert_eq!(age(&ahead, Before::Died, here), known(10 * S, None));
     }
 
     proptest! {
-        /// RFC 3711, section 9.1: "the same SRTP key stream" is not used twice. Either the numbers skip all packets that can have
-        /// been sent since the state, or the SSRC, which is part of the key stream's seed, changes.
+        /// "the same SRTP key stream" must not be used twice (RFC 3711, section 9.1). Either the numbers skip all packets that can have
+        /// been sent since the state, or the SSRC changes, which is part of the key stream's seed.
         #[test]
         fn no_number_is_used_twice(
             packet_ms in 1..200_u64, elapsed_ms in 0..400_000_u64, kind in 0..3_u8, has_sent: bool,
@@ -589,7 +588,7 @@ mod tests {
             elapsed_ns: S,
             unsaved_ns: Some(S),
         };
-        // Before, A was plain, and B had other keys.
+        // Before that, A used plain RTP, and B had other keys.
         reckon(
             &mut state,
             age,

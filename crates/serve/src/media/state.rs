@@ -1,4 +1,4 @@
-//! Serialises the states of streams for the store. States include SRTP keys.
+//! Serialises the states of streams for the store. The states contain SRTP keys.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use threadbare_rtp::srtp::{Keys, PacketIndex, ProtectionState, SourceState};
 
 use threadbare_process::system::unix_at_zero_ns;
 
-/// The state of a stream from its media thread.
+/// The state of a stream, as its media thread returns it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct StreamState {
-    /// Identifies the boot of the monotonic clock; `None`: unknown.
+    /// Identifies the boot of the machine, with which the monotonic clock starts. `None`: unknown.
     pub(super) boot: Option<u128>,
     /// Time on the monotonic clock at which the state was taken.
     pub(super) taken_ns: u64,
@@ -25,7 +25,7 @@ pub(super) struct StreamState {
     /// When media of side A and B were last received, on the monotonic clock.
     #[serde(rename = "last_media_ns")]
     pub(super) heard_ns: [Option<u64>; 2],
-    /// The files that side A and B were hearing.
+    /// The files that side A and side B were hearing.
     #[serde(rename = "playbacks")]
     pub(super) plays: [Option<PlayState>; 2],
     pub(super) session: SessionState,
@@ -65,7 +65,7 @@ pub(super) enum SessionState {
     Forward(ForwardState),
 }
 
-/// Versions of saved streams. [`threadbare_control::saved`] says which changes need another one.
+/// Versions of saved streams. The documentation of [`threadbare_control::saved`] says which changes need a new version.
 const FORMAT: Format = Format {
     version: 5,
     positional: Some(4),
@@ -76,12 +76,12 @@ impl StreamState {
         FORMAT.write(self)
     }
 
-    /// Parses untrusted bytes.
-    /// Encodes the state for a node that takes over now.
+    /// Encodes the state for a node that takes over at once.
     pub(super) fn to_node_bytes(&self) -> Vec<u8> {
         FORMAT.write_for(Reader::Node, self)
     }
 
+    /// Parses a state. The bytes may come from an untrusted source.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<StreamState, FormatError> {
         FORMAT.read(bytes)
     }
@@ -94,8 +94,8 @@ impl Serialize for SessionState {
 }
 
 impl StreamState {
-    /// Converts the times in a state of another machine to this machine's clock. The state arrived at `came_ns`, and was taken
-    /// `way_ns` earlier.
+    /// Converts the times in a state from another machine to this machine's clock. The state arrived at `came_ns`, and was taken `way_ns`
+    /// earlier.
     pub(super) fn on_this_clock(
         self,
         came_ns: u64,
@@ -234,7 +234,7 @@ struct SavedDirection {
 
 #[derive(Serialize, Deserialize)]
 struct SavedTime {
-    /// RTP timestamp.
+    /// The end of the sent audio, as an RTP timestamp.
     end: u32,
     end_in_ns: i64,
     clock_rate_hz: u32,
@@ -300,12 +300,12 @@ struct SavedProtection {
     sent: Vec<SavedSource>,
 }
 
-/// The numbers of a source of packets.
+/// The numbers of one source of packets.
 #[derive(Serialize, Deserialize)]
 struct SavedSource {
     ssrc: u32,
     last_rtp: Option<SavedIndex>,
-    /// Bits of the packets that are missing before the last one.
+    /// The packets that are missing before the last one, a bit for each.
     missing_rtp: u128,
     last_rtcp_index: Option<u32>,
 }
@@ -463,7 +463,7 @@ pub(super) mod tests {
         Suite::ALL.into_iter().map(audio).chain([forward]).collect()
     }
 
-    /// A saved state is restored unchanged.
+    /// A state that was saved and restored has not changed.
     #[test]
     fn saved_state_round_trips() {
         for state in examples() {
@@ -626,7 +626,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A build before release 0.3.0 wrote the files.
+    /// The files were written by a build before release 0.3.0.
     #[test]
     fn state_without_names_is_read() {
         let audio = include_bytes!("../../tests/data/positional-audio.bin");
@@ -638,7 +638,7 @@ pub(super) mod tests {
         );
     }
 
-    /// Release 0.3.0 writes these states in these files.
+    /// The files are those in which release 0.3.0 writes these states.
     #[test]
     fn states_of_release_0_3_0_are_read() {
         let audio = include_bytes!("../../tests/data/release-0.3.0-audio.bin");
@@ -659,8 +659,8 @@ pub(super) mod tests {
         }
     }
 
-    /// An earlier release may lack a field that may be absent. A state without its sequence numbers is not used, because no
-    /// number may be used twice under one key.
+    /// A state from an earlier release may lack optional fields. A state without its sequence numbers is refused, because no number may be
+    /// used twice with one key.
     #[test]
     fn missing_optional_fields_have_defaults() {
         let bytes = audio_without_names().to_bytes();
@@ -677,7 +677,7 @@ pub(super) mod tests {
         assert_eq!(error, Err(FormatError::Damaged(reason)));
     }
 
-    /// The decoder's limit must fit in the stack of a thread.
+    /// Nesting up to the decoder's limit must not overflow the stack of a thread.
     #[test]
     fn deep_nesting_is_refused() {
         let nested = [&[FORMAT.version, 0xa1, 0x61, b'x'][..], &[0x81; 1 << 20]].concat();
@@ -686,7 +686,7 @@ pub(super) mod tests {
         assert_eq!(error, Err(FormatError::Damaged(reason)));
     }
 
-    /// The name of the suite was changed to one with longer keys.
+    /// In this state, the name of the suite was replaced by that of a suite with longer keys.
     #[test]
     fn invalid_keys_are_refused_with_the_reason() {
         let state = StreamState {

@@ -1,5 +1,5 @@
-//! Replies that contain counters of a call's streams. The streams' threads return the counters within a slice. Until then, the
-//! control thread handles other requests.
+//! Replies that contain counters of a call's streams. The threads of the streams return the counters within a slice, and the control thread
+//! handles other requests meanwhile.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ pub(super) enum Answer {
     Counted(Counted),
 }
 
-/// A reply whose counters are still pending.
+/// A reply that waits for counters.
 pub(super) struct Counted {
     reply: Pending,
     asked: Vec<(StreamId, threadbare_relay::Reply<StreamStats>)>,
@@ -42,7 +42,7 @@ impl Counted {
         }
     }
 
-    /// Reads the counters that have arrived. Returns `true` if none is missing; otherwise, the waker is registered.
+    /// Reads the counters that have arrived. Returns `true` if none is missing. Otherwise, registers the waker.
     fn poll(&mut self, waker: &Waker) -> bool {
         let mut cx = Context::from_waker(waker);
         self.asked
@@ -52,7 +52,7 @@ impl Counted {
                     self.told.insert(*stream, stats);
                     false
                 }
-                // The stream is gone, and so are its counters.
+                // The stream is gone, so it has no counters.
                 Poll::Ready(Err(_)) => false,
             });
         self.asked.is_empty()
@@ -97,7 +97,7 @@ impl CountingRequests {
         None
     }
 
-    /// Takes the requests whose counters have arrived. The waker is registered for the others.
+    /// Removes and returns the requests whose counters have arrived. The waker is registered for all others.
     pub(super) fn take_done(&mut self, waker: &Waker) -> Vec<Unanswered> {
         let done = self.0.extract_if(.., |one| one.counted.poll(waker));
         let answered = done.map(|Counting { pending, counted }| Unanswered {
@@ -108,6 +108,6 @@ impl CountingRequests {
     }
 }
 
-/// Maximum number of waiting requests. Beyond it, the control thread waits for the late media thread, and further requests wait
-/// in the socket.
+/// Maximum number of waiting requests. Beyond it, the control thread waits for the media thread that is late, and further requests stay in
+/// the socket.
 const COUNTING_MAX: usize = 256;

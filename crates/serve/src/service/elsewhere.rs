@@ -1,4 +1,4 @@
-//! Calls in a cluster: one node owns each, and requests may come to any node.
+//! Calls in a cluster. Each call is owned by one node, and requests may come to any node.
 //!
 //! ```text
 //!  a message ─→ the call is here ───────────────────────────→ handle_request
@@ -49,7 +49,7 @@ enum Waiter {
 }
 
 impl Service {
-    /// Lets requests for calls come to any node of the cluster. Call this after calls have been restored.
+    /// Allows requests for calls to come to any node of the cluster. Call this after the saved calls have been restored.
     pub(crate) fn share(&mut self, cluster: ClusterView) {
         self.calls.track_changes();
         self.shared = Some(Shared {
@@ -86,7 +86,7 @@ impl Service {
                 return self.send(Unanswered { pending, reply });
             }
         };
-        // Without the original message, the request cannot be forwarded.
+        // The request cannot be forwarded without the original message.
         let Some(passed) = pending.passed.clone() else {
             return self.handle_request(&request, pending);
         };
@@ -109,7 +109,7 @@ impl Service {
         }
     }
 
-    /// Sends the reply of another node.
+    /// Sends the reply that another node has made.
     fn send_back(&mut self, pending: PendingReply, back: Back) {
         let ReplyTarget::Message(ticket, to) = pending.to else {
             return;
@@ -129,8 +129,7 @@ impl Service {
         }
     }
 
-    /// Holds back a reply about a call until the cluster has confirmed the call's owner. Returns the reply if it can be sent at
-    /// once.
+    /// Holds back a reply about a call until the cluster has confirmed the owner of the call. Returns the reply if it can be sent at once.
     pub(super) fn keep_waiting(&mut self, answered: Unanswered) -> Option<Unanswered> {
         let claims = self.shared.as_mut().map(|shared| &mut shared.claims);
         let claim = claims.zip(answered.pending.call.as_ref());
@@ -157,7 +156,7 @@ impl Service {
         Some(told)
     }
 
-    /// Claims a call that has started, saves the new state of one that has changed, or releases one that has ended.
+    /// Claims a call that has started, saves a call that has changed, or releases a call that has ended.
     pub(super) fn note_claim(&mut self, id: &CallId) {
         let is_here = self.calls.has(id);
         let saved = self.saved_state(id);
@@ -181,7 +180,7 @@ impl Service {
         }
     }
 
-    /// Returns the service of a call, and the call's state for the next node.
+    /// Returns the service of a call, and the state from which the next node can continue the call.
     fn saved_state(&mut self, id: &CallId) -> Option<(String, Opaque)> {
         let service = self.homes.of(id)?.to_owned();
         let Some(state) = self.calls.export(id, Reader::Node) else {
@@ -191,7 +190,7 @@ impl Service {
         Some((service, Opaque(state)))
     }
 
-    /// Claims a call that came with its service. Whatever etcd replies, the call stays here.
+    /// Claims a call that came here with its service. The call stays here, whatever etcd replies.
     pub(super) fn claim_adopted(&mut self, id: &CallId) {
         let saved = self.saved_state(id);
         if let (Some(shared), Ok(name)) = (&mut self.shared, name_of(id)) {
@@ -200,7 +199,7 @@ impl Service {
         }
     }
 
-    /// Drops the claim of a call that another node continues. Waiting requests are forwarded to that node.
+    /// Drops the claim of a call that another node has taken over. Waiting requests are forwarded to that node.
     pub(super) fn leave_claim(&mut self, id: &CallId) {
         let shared = self.shared.as_mut();
         if let Some(claim) = shared.and_then(|shared| shared.claims.remove(id)) {
@@ -220,7 +219,7 @@ impl Service {
                 let claim = std::mem::replace(claim, Claim::Known);
                 self.answer_waiters(claim, Ok(()));
             }
-            // A call that was confirmed before continues; the cluster claims it again later.
+            // A call that was confirmed before stays here, and the cluster claims it again later.
             Claimed::Refused if matches!(claim, Claim::Known) => {}
             Claimed::Refused => {
                 if let (Some(shared), Ok(name)) = (&self.shared, name_of(&id)) {
@@ -251,7 +250,7 @@ impl Service {
         for waiter in waiters {
             match (waiter, &outcome) {
                 (Waiter::Program(tell), outcome) => {
-                    // This fails if the receiver has gone.
+                    // Sending fails if the receiver has gone.
                     let _ = tell.send(outcome.clone());
                 }
                 (Waiter::Reply(answered), Ok(())) => self.send(*answered),
@@ -266,7 +265,7 @@ impl Service {
         let shared = self.shared.as_ref();
         let name = pending.call.as_ref().and_then(|id| name_of(id).ok());
         match (pending.passed.take(), pending.to, shared) {
-            // Another node has forwarded the request. It looks up the owner again.
+            // Another node has forwarded the request, and looks up the owner again.
             (None, ReplyTarget::Message(ticket, ReplyTo::Waiting(tell)), _) => {
                 self.requests.forget(ticket);
                 let _ = tell.send(Err(Unreplied::Moved));
@@ -280,7 +279,7 @@ impl Service {
                 let reason = reason.to_owned();
                 shared.cluster.pass(name, false, passed, move |way| {
                     let way = match way {
-                        // The call has no owner: it has ended in the meantime.
+                        // The call has no owner, because it has ended in the meantime.
                         Way::Here => Way::Refused(reason),
                         other => other,
                     };

@@ -1,4 +1,4 @@
-//! The services that this node carries: its own, and those that it has taken over from other nodes.
+//! The services that this node carries: its own service, and those that it has taken over from other nodes.
 //!
 //! A service is a set of addresses and the calls that use them. It moves between nodes as a whole. Each call belongs to one
 //! service, and opens its ports at the interfaces of that service.
@@ -30,20 +30,20 @@ pub(super) struct Homes {
     guests: BTreeMap<String, Interfaces>,
     /// The service of each call.
     of: HashMap<CallId, String>,
-    /// Services that moved to other nodes. The ports of their streams stay open for a while.
+    /// Services that moved to other nodes. Their streams' ports stay open for a while.
     departed: HashMap<String, Departed>,
-    /// Streams that came with a service. The key is the previous process and the stream's number there.
+    /// Streams that came here with a service. The key consists of the previous process and the stream's number there.
     came: HashMap<(u64, u64), StreamId>,
-    /// Late packets for these streams, sent by the previous node.
+    /// Late packets for these streams, which the previous node sends.
     late_packets: LatePacketBox,
     copier: Option<Copier>,
 }
 
-/// The remains of a service that this node has given up.
+/// What is left of a service that this node has given up.
 #[derive(Debug)]
 struct Departed {
     handles: Vec<CallHandle<MediaSession>>,
-    /// Gets the late packets that arrive at the open ports.
+    /// The sender for late packets that arrive at the open ports.
     late_packets: LatePacketSender,
 }
 
@@ -55,13 +55,13 @@ struct Own {
 }
 
 impl Homes {
-    /// Returns why new calls cannot be made now. `None`: they can.
+    /// Returns the reason why no new calls can be made now. `None`: they can be made.
     pub(super) fn away(&self) -> Option<&'static str> {
         let own = self.own.as_ref()?;
         (!own.is_here).then_some(AWAY)
     }
 
-    /// Returns the service of a call. A new call gets this node's own service.
+    /// Returns the service of a call. A new call belongs to this node's own service.
     pub(super) fn of(&mut self, call: &CallId) -> Option<&str> {
         let own = self.own.as_ref().filter(|own| own.is_here);
         if let Some(own) = own
@@ -72,7 +72,7 @@ impl Homes {
         self.of.get(call).map(String::as_str)
     }
 
-    /// Whether a call belongs to a service, so that its state is in etcd.
+    /// Whether a call belongs to a service. The states of such calls are in etcd.
     pub(super) fn has(&self, call: &CallId) -> bool {
         self.of.contains_key(call)
     }
@@ -81,7 +81,7 @@ impl Homes {
         self.of.remove(call);
     }
 
-    /// Returns the interfaces of a call that was taken over.
+    /// Returns the interfaces that a call uses, if it was taken over.
     pub(super) fn interfaces(&mut self, call: &CallId) -> Option<&mut Interfaces> {
         self.guests.get_mut(self.of.get(call)?)
     }
@@ -107,7 +107,7 @@ impl Homes {
         self.guests.values().any(Interfaces::are_used)
     }
 
-    /// Returns the interfaces for the calls of a service. `own`: the interfaces of this node's own service.
+    /// Returns the interfaces for the calls of a service. `own` are the interfaces of this node's own service.
     fn interfaces_of<'a>(
         &'a mut self,
         service: &str,
@@ -126,11 +126,11 @@ impl Homes {
 }
 
 impl Service {
-    /// Lets this node take over calls of nodes that end, and hand its calls to other nodes. `addresses`: the addresses of this
-    /// node's own service. Call this after [`share`](Self::share).
+    /// Lets this node take over the calls of nodes that end, and hand its calls to other nodes. `addresses` are those of this node's own
+    /// service. Call this after [`share`](Self::share).
     ///
     /// # Errors
-    /// Threads run out.
+    /// Fails if threads run out.
     pub(crate) fn save_in_cluster(
         &mut self,
         cluster: &ClusterView,
@@ -151,7 +151,7 @@ impl Service {
         Ok(())
     }
 
-    /// Starts to send the states of streams to the nodes that would take them over. Does nothing if this node has a state file.
+    /// Starts to send the states of streams to the nodes that would take over the streams. Does nothing if this node has a state file.
     fn start_copier(&mut self, cluster: ClusterView) -> std::io::Result<()> {
         if self.store.is_none() && self.homes.copier.is_none() {
             let copier = Copier::start(cluster)?;
@@ -191,7 +191,7 @@ impl Service {
             return;
         };
         for state in calls {
-            // Errors are ignored here: `take` reports them.
+            // Errors are ignored here, because `take` reports them.
             let places = Calls::<LegPorts>::saved_ports(&state.0).unwrap_or_default();
             for (request, rtp, rtcp) in places {
                 home.open_ahead(&request, rtp, rtcp);
@@ -199,7 +199,7 @@ impl Service {
         }
     }
 
-    /// Closes the ports that were opened in advance, because the service does not come.
+    /// Closes the ports that were opened in advance, because the service will not come after all.
     pub(crate) fn unprepare(&mut self, service: &str) {
         if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
             home.close_ahead();
@@ -236,7 +236,7 @@ impl Service {
                     gone_on.push(id);
                     begun.extend(streams);
                 }
-                // The call is here already: the previous node handed it over, and etcd has it, too.
+                // The call is here already. The previous node handed it over directly, and etcd has it too.
                 Ok(None) => {}
                 Err(error) => {
                     lost += 1;
@@ -245,12 +245,12 @@ impl Service {
             }
         }
         self.media.begin_now(&begun);
-        // Deliver late packets of calls that came with an earlier `take`.
+        // These are late packets for calls that came with an earlier `take`.
         self.deliver_late_packets();
         for (stream, media) in self.media.take_heard() {
             self.calls.handle_media(begun_ns, stream, media);
         }
-        // Claim the calls only now: parties must not wait for etcd.
+        // Claim the calls only at the end, because their parties must not wait for etcd.
         gone_on.iter().for_each(|id| self.claim_adopted(id));
         if is_last {
             self.end_arrival(&service);
@@ -292,7 +292,7 @@ impl Service {
         if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
             tracing::warn!(service, %error, "cannot send copies of the service's streams to other nodes");
         }
-        // If the service was here before, its ports are still open.
+        // If the service was here before, its old ports may still be open.
         self.close(service);
         self.open_home(service, interfaces)?;
         if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
@@ -302,7 +302,7 @@ impl Service {
         Ok(())
     }
 
-    /// Finishes taking over a service. If it is this node's own, new calls use its addresses from now on.
+    /// Finishes taking over a service. If it is this node's own service, new calls use its addresses from now on.
     fn end_arrival(&mut self, service: &str) {
         if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
             home.close_ahead();
@@ -370,9 +370,9 @@ impl Service {
         Ok(Some((id, streams)))
     }
 
-    /// Whether a stream cannot continue without its state. This is so if packets are encrypted with the numbers of their
-    /// sender: if the position is unknown, a number might be used twice under a key (RFC 3711, section 9.1). Other streams
-    /// continue with another SSRC.
+    /// Whether a stream cannot continue without its state. This is the case if packets are encrypted with the numbers of their sender. If
+    /// the last number were unknown, one might be used twice with the same key (RFC 3711, section 9.1). All other streams can continue with
+    /// another SSRC.
     fn needs_copy(&self, stream: StreamId) -> bool {
         let spec = self.calls.stream(stream).map(|(_, spec)| spec);
         spec.is_some_and(|spec| {
@@ -381,7 +381,7 @@ impl Service {
         })
     }
 
-    /// Gives up at most `most` calls of a service, and returns their states. Their ports stay open.
+    /// Gives up at most `most` calls of a service, and returns their states. The ports of the calls stay open.
     pub(crate) fn leave(&mut self, service: &str, most: usize) -> Leaving {
         if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
             own.is_here = false;
@@ -428,16 +428,16 @@ impl Service {
         }
     }
 
-    /// Closes the ports of a service's calls that were given up.
+    /// Closes the ports that stayed open when a service's calls were given up.
     pub(crate) fn close(&mut self, service: &str) {
         let departed = self.homes.departed.remove(service);
         for handle in departed.into_iter().flat_map(|departed| departed.handles) {
-            // This waits until the media session is gone, so that its ports can be opened again.
+            // Removing waits until the media session is gone, so that its ports can be opened again.
             handle.remove();
         }
     }
 
-    /// Delivers late packets from the node that carried the streams before.
+    /// Delivers the late packets that the previous node of the streams has sent.
     pub(crate) fn deliver_late_packets(&self) {
         for (process, before) in self.homes.late_packets.streams() {
             let Some(stream) = self.homes.came.get(&(process, before)) else {

@@ -39,12 +39,12 @@ pub(crate) fn restore(service: &mut Service, store: Store, saved: Saved) {
     }
     write_queue.sweep();
     service.calls.track_changes();
-    // Restoring has shown when media were last received.
+    // The restored streams have shown when their media were last received.
     for id in &restored {
         write_queue.put_call(id.clone(), service.calls.export(id, Reader::Later));
     }
     service.store = Some(store);
-    // End the calls that have timed out.
+    // This ends the calls that have timed out meanwhile.
     service.calls.handle_timeout(now_ns);
     service.carry_out();
     play_on(service);
@@ -56,7 +56,7 @@ pub(crate) fn restore(service: &mut Service, store: Store, saved: Saved) {
     }
 }
 
-/// Resumes the files that the previous process was playing, at their saved position, so that parties miss no part of an
+/// Resumes the files that the previous process was playing. They resume at the saved position, so that parties miss no part of an
 /// announcement.
 pub(super) fn play_on(service: &mut Service) {
     let mut by_file: BTreeMap<Arc<str>, Vec<Play>> = BTreeMap::new();

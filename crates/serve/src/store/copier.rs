@@ -19,7 +19,7 @@ impl Copier {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Threads run out.
+    /// Fails if threads run out.
     pub(crate) fn start(cluster: ClusterView) -> io::Result<Copier> {
         let write_queue = Arc::new(WriteQueue::new([]));
         let taken = write_queue.clone();

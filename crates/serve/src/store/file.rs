@@ -24,16 +24,16 @@ const CALLS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("calls");
 const STREAMS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("streams");
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 
-/// Key in `ABOUT` of the [`Identity`].
+/// Key of the [`Identity`] in `ABOUT`.
 const IDENTITY: &str = "identity";
 const IDENTITY_FORMAT: Format = Format {
     version: 1,
     positional: None,
 };
-/// Key in `ABOUT`. Present if the process has stopped in order, and has sent nothing after the states in the file.
+/// Key in `ABOUT` that is present if the process has stopped in order, and has sent nothing after the states in the file.
 const STOPPED: &str = "stopped";
 
-/// Values that the parties and the proxy know, and that must therefore stay the same after a restart.
+/// Values that the parties and the proxy know. They must therefore stay the same after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// The process's identity for `loop protect` in descriptions.
@@ -58,12 +58,12 @@ impl Identity {
     }
 }
 
-/// How the previous process ended.
+/// How the previous process ended, and what this means for its states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// It stopped in order, or there was none. The states of streams include all packets sent.
+    /// It stopped in order, or there was none. The states of streams include all packets that were sent.
     Stopped,
-    /// It died. It may have sent packets after it saved the states of streams.
+    /// It died, and may have sent packets after it saved the states of streams.
     Died,
 }
 
@@ -83,7 +83,7 @@ impl Saved {
     }
 }
 
-/// Why the file cannot be used.
+/// The reason why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("cannot open --state {}: {error}", .path.display())]
@@ -135,7 +135,7 @@ pub(super) struct StateFile {
     path: PathBuf,
 }
 
-/// Why a write failed.
+/// The reason why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteError {
     #[error(transparent)]
@@ -168,7 +168,7 @@ impl StateFile {
         &self.path
     }
 
-    /// Writes a batch, either completely or not at all.
+    /// Writes a batch completely or not at all.
     pub(super) fn write(&mut self, batch: &Batch) -> Result<(), WriteError> {
         // After a failed write, the database is unusable, and must be opened again.
         let database = match self.database.take() {
@@ -237,8 +237,8 @@ fn open(path: &Path) -> Result<Database, FileError> {
     Ok(database)
 }
 
-/// Reads everything, and records that a process is running. Call this before any packet is sent: if the process dies, the next
-/// one must know that packets were sent after the states, because no number may be used twice under one key.
+/// Reads everything, and records that a process is running. Call this before any packet is sent. If this process dies, the next one must
+/// know that packets may have been sent after the states, because no number may be used twice with one key.
 fn begin(database: &Database) -> Result<Saved, redb::Error> {
     let transaction = database.begin_write()?;
     let saved = {
@@ -340,7 +340,7 @@ impl StorageBackend for KernelOnly {
     }
 }
 
-/// Size of the database's cache: the states of some thousand calls.
+/// Size of the database's cache. It has room for the states of some thousand calls.
 const CACHE_BYTES: usize = 16 << 20;
 
 #[cfg(test)]
@@ -355,7 +355,7 @@ mod tests {
         };
         let bytes = IDENTITY_FORMAT.write(&identity);
         assert_eq!(Identity::read(&bytes), Some(identity));
-        // Earlier builds wrote both numbers as varints: groups of 7 bits, the lowest first.
+        // Earlier builds wrote both numbers as varints, in groups of 7 bits with the lowest first.
         assert_eq!(Identity::read(&[0xac, 0x02, 0x05]), Some(identity));
         assert_eq!(Identity::read(&[0xac]), None);
     }

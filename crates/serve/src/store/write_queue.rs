@@ -22,20 +22,20 @@ pub(crate) enum Key {
     Stream(StreamId),
 }
 
-/// New states; `None` deletes a key.
+/// New states by key. `None`: the key is deleted.
 pub(super) type Changes = BTreeMap<Key, Option<Vec<u8>>>;
 
 /// States that are written together.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) changes: Changes,
-    /// Time at which the first of them was queued.
+    /// Time at which the first of these states was queued.
     pub(super) since: Instant,
     /// Whether no more media are sent.
     pub(super) is_last: bool,
 }
 
-/// The queue; see the module's documentation.
+/// The queue of states: see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct WriteQueue {
     waiting: Mutex<Waiting>,
@@ -46,8 +46,7 @@ pub(crate) struct WriteQueue {
 struct Waiting {
     changes: Changes,
     since: Option<Instant>,
-    /// Running streams. States of other streams are dropped: a media thread may still send the state of a stream that has
-    /// ended.
+    /// Running streams. States of other streams are dropped, because a media thread may send the state of a stream that has already ended.
     streams: HashSet<StreamId>,
     /// Keys that are in the file, or are about to be written.
     stored: HashSet<Key>,
@@ -58,7 +57,7 @@ struct Waiting {
 type IsLast = bool;
 
 impl WriteQueue {
-    /// Creates the queue. `stored`: the keys in the file.
+    /// Creates the queue. `stored` are the keys in the file.
     pub(super) fn new(stored: impl IntoIterator<Item = Key>) -> WriteQueue {
         let waiting = Waiting {
             stored: stored.into_iter().collect(),
@@ -70,7 +69,7 @@ impl WriteQueue {
         }
     }
 
-    /// Sets a call's new state; `None`: it has ended.
+    /// Sets the new state of a call. `None`: the call has ended.
     pub(crate) fn put_call(&self, call: CallId, state: Option<Vec<u8>>) {
         self.lock().put(Key::Call(call), state);
         self.changed.notify_one();
@@ -81,7 +80,7 @@ impl WriteQueue {
         self.lock().streams.insert(stream);
     }
 
-    /// Sets the state of a running stream; it is dropped for other streams.
+    /// Sets the state of a running stream. For other streams, the state is dropped.
     pub(crate) fn put_stream(&self, stream: StreamId, state: Vec<u8>) {
         let mut waiting = self.lock();
         if waiting.streams.contains(&stream) {
@@ -100,7 +99,7 @@ impl WriteQueue {
         self.changed.notify_one();
     }
 
-    /// Removes a stream that continues at another node. Its state is not written any more.
+    /// Removes a stream that continues at another node. Its state is no longer written.
     pub(crate) fn forget_stream(&self, stream: StreamId) {
         let mut waiting = self.lock();
         let key = Key::Stream(stream);
@@ -109,7 +108,7 @@ impl WriteQueue {
         waiting.put(key, None);
     }
 
-    /// Deletes the streams in the file that no call has continued.
+    /// Deletes those streams in the file that no call has continued.
     pub(crate) fn sweep(&self) {
         let mut waiting = self.lock();
         let left = waiting.stored.iter().filter(|key| match key {
@@ -129,11 +128,11 @@ impl WriteQueue {
         self.changed.notify_one();
     }
 
-    /// Waits for changes, and then collects more for the time `gather`. `None`: the queue has ended, and is empty.
+    /// Waits for changes, and then collects more of them for the time `gather`. `None`: the queue has ended and is empty.
     pub(super) fn take(&self, gather: Duration) -> Option<Batch> {
         let mut waiting = self.lock();
         let mut begun = Instant::now();
-        // A call may end before its state is taken. Then nothing is left to be written, but more may come.
+        // A call may end before its state is taken. Then there is nothing to write, but more changes may come.
         while waiting.end.is_none() {
             let left = gather.saturating_sub(begun.elapsed());
             if waiting.changes.is_empty() {
@@ -194,7 +193,7 @@ impl WriteQueue {
 impl Waiting {
     fn put(&mut self, key: Key, state: Option<Vec<u8>>) {
         if state.is_none() && !self.stored.contains(&key) {
-            // The file does not contain the key, so it need not be deleted.
+            // The file does not contain the key, so it need not be deleted there.
             self.changes.remove(&key);
             if self.changes.is_empty() {
                 self.since = None;
@@ -214,7 +213,7 @@ mod tests {
         CallId::new(name.as_bytes())
     }
 
-    /// If a disk hangs for hours, the number of live calls bounds the memory.
+    /// Even if a disk hangs for hours, the queue takes no more memory than the number of live calls requires.
     #[test]
     fn queue_is_bounded_by_live_calls_and_streams() {
         let queue = WriteQueue::new([Key::Call(call("old"))]);
@@ -228,7 +227,7 @@ mod tests {
             }
             queue.put_call(call(&name), None);
             queue.end_stream(StreamId(n));
-            // A late media thread sends the state of an ended stream.
+            // A late media thread sends the state of a stream that has ended.
             queue.put_stream(StreamId(n), vec![9]);
         }
         let batch = queue.take(Duration::ZERO).expect("changes");
@@ -237,7 +236,7 @@ mod tests {
         assert!(queue.lock().streams.is_empty() && queue.lock().stored.is_empty());
     }
 
-    /// A call that ends before it is written leaves nothing to write, and does not end the queue.
+    /// If a call ends before it is written, there is nothing to write, but the queue does not end.
     #[test]
     fn unwritten_ended_call_does_not_end_the_queue() {
         let queue = WriteQueue::new([]);
@@ -254,7 +253,7 @@ mod tests {
             let batch = taker.join().expect("no panic");
             let batch = batch.expect("the end was not signalled");
             let has_long = |batch: &Batch| batch.changes.contains_key(&Key::Call(call("long")));
-            // The store may have seen the call that ended at once.
+            // The store may have seen the call that ended immediately.
             assert!(
                 has_long(&batch)
                     || queue

@@ -12,21 +12,21 @@ use super::filter::PipelineFilter;
 use crate::bus::Reports;
 use crate::event::{Event, RunId};
 
-/// Checks that GStreamer understands a description, and that its elements make a filter. Starts nothing.
+/// Checks that GStreamer understands a description, and that its elements make a filter. This function starts no element.
 ///
 /// # Errors
-/// GStreamer's own message, or the missing pad.
+/// Fails with GStreamer's message, or with the name of the pad that is missing.
 pub fn check(description: &str) -> Result<(), DescriptionError> {
     gst::init().map_err(refused)?;
     gstthreadbare::plugin_register_static().map_err(refused)?;
     parse(description).map(drop)
 }
 
-/// Creates and starts a filter of these elements for this format. Later failures of the filter are reported as failures of the
-/// stream's run.
+/// Creates and starts a filter of these elements for this format. If the filter fails later, this is reported as a failure of the stream's
+/// run.
 ///
 /// # Errors
-/// GStreamer's own message.
+/// Fails with GStreamer's message.
 pub fn filter(
     description: &str,
     stream: &str,
@@ -38,14 +38,14 @@ pub fn filter(
     let reports = Reports::new(stream, run, events);
     let made = PipelineFilter::new(&filter, stream, format, &reports);
     let made = made.map_err(|error| match reports.first_error() {
-        // The element that refused has posted the reason.
+        // The element that refused to start has posted the reason.
         Some(reason) => DescriptionError::Refused(reason),
         None => refused(error),
     });
     Ok(Box::new(made?))
 }
 
-/// Creates a bin with one pad on each side.
+/// Creates a bin with one sink pad and one source pad.
 fn parse(description: &str) -> Result<gst::Element, DescriptionError> {
     let flags = gst::ParseFlags::FATAL_ERRORS;
     let bin = gst::parse::bin_from_description_full(description, true, None, flags);

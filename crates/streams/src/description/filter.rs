@@ -1,11 +1,11 @@
-//! GStreamer elements as a filter in a stream of the relay.
+//! A filter made of GStreamer elements, which processes the audio of a stream of the relay.
 //!
 //! ```text
 //!   Line ─ pad ! audioconvert ! audioresample ! DESCRIPTION ! audioconvert ! audioresample ! capsfilter ! pad ─ Line
 //! ```
 //!
-//! The pipeline has no source and no sink, and so no thread. Audio that is pushed into the first pad leaves the last pad in the
-//! same call, unless the description has a queue. The converters cost nothing if the description accepts the format.
+//! The pipeline has no source and no sink, so it has no thread. Audio that is pushed into the first pad leaves the last pad in the same
+//! call, unless the description contains a queue. The converters cost nothing if the description accepts the format.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::bus::Reports;
 pub(super) struct PipelineFilter {
     pipeline: gst::Pipeline,
     into: gst::Pad,
-    /// The pad that receives the output. The link lasts as long as the pad.
+    /// The pad that receives the output. It is stored because a link does not keep it alive.
     _out_of: gst::Pad,
     done: Arc<Mutex<Done>>,
     format: Format,
@@ -31,7 +31,7 @@ pub(super) struct PipelineFilter {
     has_failed: bool,
 }
 
-/// The output of the elements that was not taken yet.
+/// The output of the elements that the stream has not taken yet.
 #[derive(Default)]
 struct Done {
     samples: VecDeque<f32>,
@@ -95,7 +95,7 @@ impl PipelineFilter {
         }
     }
 
-    /// Pushes audio through the elements.
+    /// Pushes audio into the elements.
     fn push(&mut self, pcm: &[f32]) {
         let frames = (pcm.len() / usize::from(self.format.channels)) as u64;
         let at = |frames: u64| {
@@ -114,7 +114,7 @@ impl PipelineFilter {
             Ok(_) | Err(gst::FlowError::Eos) => {}
             Err(error) => {
                 self.has_failed = true;
-                // Counts only if no element has posted a reason.
+                // This reason counts only if no element has posted one.
                 self.reports.fail(&format!(
                     "the elements of `pipeline` refuse the audio: {error}"
                 ));
@@ -122,7 +122,7 @@ impl PipelineFilter {
         }
     }
 
-    /// Appends the output of the elements. In total, returns no more audio than was pushed.
+    /// Appends the output of the elements. The total output is not longer than the audio that was pushed.
     fn take(&mut self, pcm: &mut Vec<f32>) {
         let channels = usize::from(self.format.channels);
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,10 +168,10 @@ impl fmt::Debug for PipelineFilter {
     }
 }
 
-/// A pipeline must be in state NULL when dropped.
+/// A pipeline must be in the state NULL when it is dropped.
 impl Drop for PipelineFilter {
     fn drop(&mut self) {
-        // If the change to NULL fails, nothing can be done.
+        // If the change to NULL fails, there is nothing left to do.
         let _ = self.pipeline.set_state(gst::State::Null);
         let _ = self.into.set_active(false);
         let _ = self._out_of.set_active(false);
@@ -226,7 +226,7 @@ fn exit(last: &gst::Element, done: Arc<Mutex<Done>>) -> Result<gst::Pad, glib::B
     Ok(pad)
 }
 
-/// 32-bit floating point in native byte order, interleaved.
+/// Returns caps for interleaved audio of 32-bit floating-point numbers in native byte order.
 fn caps(format: Format) -> gst::Caps {
     let name = if cfg!(target_endian = "big") {
         "F32BE"
@@ -240,7 +240,7 @@ fn caps(format: Format) -> gst::Caps {
         .field("channels", i32::from(format.channels));
     match format.channels {
         1 => caps.build(),
-        // Channels: front left and front right.
+        // The channels are front left and front right.
         2 => caps.field("channel-mask", gst::Bitmask::new(3)).build(),
         // RTP does not define the positions of the channels.
         _ => caps.field("channel-mask", gst::Bitmask::new(0)).build(),

@@ -1,6 +1,7 @@
 //! `pipeline = "..."`: GStreamer elements that process a stream's audio between decoding and encoding.
 //!
-//! The elements run on the stream's context thread. The thread pushes audio into them, and uses the output of the same call.
+//! The elements run on the stream's context thread. This thread pushes audio into the elements, and takes the output that they produce
+//! during the call.
 
 #[cfg(feature = "gstreamer")]
 mod built_in;
@@ -16,13 +17,13 @@ pub use self::none::{check, filter};
 
 use threadbare_process::NO_GSTREAMER;
 
-/// Why a description is refused, or does not start.
+/// The reason why a description is refused, or why its elements do not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptionError {
     /// GStreamer's own message.
     #[error("{0}")]
     Refused(String),
-    /// The elements are not a filter.
+    /// The elements do not make a filter.
     #[error(
         "the description has no unlinked {0} pad; a filter has one sink pad and one source pad, such as `audioamplify amplification=0.5`"
     )]

@@ -1,4 +1,4 @@
-//! Replaces `built_in` in a program without GStreamer.
+//! Replaces the module `built_in` in a program without GStreamer.
 
 use std::sync::mpsc::Sender;
 
@@ -11,7 +11,7 @@ use crate::event::{Event, RunId};
 /// Refuses any description.
 ///
 /// # Errors
-/// Always.
+/// Fails in every case.
 pub fn check(_description: &str) -> Result<(), DescriptionError> {
     Err(DescriptionError::NoGStreamer)
 }
@@ -19,7 +19,7 @@ pub fn check(_description: &str) -> Result<(), DescriptionError> {
 /// Refuses to create a filter.
 ///
 /// # Errors
-/// Always.
+/// Fails in every case.
 pub fn filter(
     _description: &str,
     _stream: &str,

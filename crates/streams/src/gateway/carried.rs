@@ -11,14 +11,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Gateway, Running, Stream, watched};
 use crate::order::{Answer, Carried, Order};
 
-/// The gateway's state for its cluster. It is empty if there is none.
+/// What the gateway knows about its cluster. It is empty if there is no cluster.
 #[derive(Debug, Default)]
 pub(super) struct Carriage {
-    /// Numbers of the streams in orders.
+    /// Numbers of the cluster's streams, by name.
     numbers: HashMap<Arc<str>, usize>,
-    /// Receives the orders. Each has an [`Event::Ordered`](crate::event::Event).
+    /// Receiver of the orders. With each order comes an [`Event::Ordered`](crate::event::Event).
     orders: Option<Receiver<Order>>,
-    /// Sends the answers: at most one for each order.
+    /// Sender of the answers. There is at most one answer for each order.
     answers: Option<UnboundedSender<Answer>>,
 }
 
@@ -32,23 +32,23 @@ pub(super) struct Place {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
-    /// The stream only receives, until the cluster starts it.
+    /// The stream only receives until the cluster starts it.
     Held,
-    /// The stream sends at once. The first run continues from the state of the previous owner, if there is one.
+    /// The stream sends at once. If there is a state of the previous owner, the first run continues from it.
     At(Option<LineState>),
 }
 
 impl Carriage {
     fn answer(&self, answer: Answer) {
         if let Some(answers) = &self.answers {
-            // This fails if the cluster's thread has ended; then the process ends, too.
+            // This fails if the cluster's thread has ended. In that case the process ends too.
             let _ = answers.send(answer);
         }
     }
 }
 
 impl Gateway {
-    /// Connects a cluster. For each order, the cluster also sends an [`Event::Ordered`](crate::event::Event).
+    /// Connects the gateway to a cluster. With each order, the cluster also sends an [`Event::Ordered`](crate::event::Event).
     pub fn obey(&mut self, orders: Receiver<Order>, answers: UnboundedSender<Answer>) {
         (self.carriage.orders, self.carriage.answers) = (Some(orders), Some(answers));
     }
@@ -66,7 +66,7 @@ impl Gateway {
                 let name: Arc<str> = carried.spec.name.as_str().into();
                 self.place(&name, carried, Start::Held);
                 if let Some(number) = self.carriage.numbers.get(&name) {
-                    // The stream may have no sender, so it counts as prepared after a while.
+                    // The stream may have no sender. So it counts as prepared after some time even if it receives nothing.
                     self.ready.insert((Instant::now() + UNHEARD_MAX, *number));
                 }
             }
@@ -110,7 +110,7 @@ impl Gateway {
         self.place(&name, carried, Start::At(state));
     }
 
-    /// Starts a stream. Replaces a stream of the same name.
+    /// Adds and starts a stream. It replaces the stream of the same name, if there is one.
     fn place(&mut self, name: &Arc<str>, carried: Carried, start: Start) {
         self.displace(name, |stream| {
             stream.stop();
@@ -139,20 +139,20 @@ impl Gateway {
         state
     }
 
-    /// Handles the first packets of a held stream. The stream is prepared when enough is buffered.
+    /// Handles the first packets of a held stream. The stream counts as prepared when it has buffered enough audio.
     pub(super) fn note_heard(&mut self, number: usize) {
         let Some(stream) = self.streams.get(&number) else {
             return;
         };
-        // Packets wait in the owner's jitter buffer for the latency, and both nodes read their sockets once a slice. So after
-        // this time, this node has all packets that the owner has not sent.
+        // A packet waits in the owner's jitter buffer for the latency, and both nodes read their sockets once a slice. So after this time,
+        // this node has all packets that the owner has not sent yet.
         let latency = Duration::from_millis(stream.spec.jitter.latency_ms.into());
         let slice = Duration::from_millis(self.contexts.wait_ms.into());
         let at = Instant::now() + latency + 3 * slice + LATENESS_SPARE;
         self.ready.insert((at, number));
     }
 
-    /// Reports to the cluster the streams that are now prepared.
+    /// Tells the cluster which streams are now prepared.
     pub(super) fn tell_ready(&mut self, now: Instant) {
         while let Some(&(at, number)) = self.ready.first() {
             if at > now {
@@ -160,7 +160,7 @@ impl Gateway {
             }
             self.ready.pop_first();
             let stream = self.streams.get(&number);
-            // A stream may have two entries; the first one counts.
+            // A stream may have two entries, of which only the first one counts.
             if let Some(place) = stream.and_then(|stream| stream.place.as_ref())
                 && place.start == Start::Held
             {
@@ -180,7 +180,7 @@ impl Stream {
     }
 }
 
-/// Extra time before a stream counts as prepared, because the owner's threads may be late.
+/// Extra time before a stream counts as prepared. It is needed because the threads of the owner may be late.
 const LATENESS_SPARE: Duration = Duration::from_millis(200);
-/// Time after which a stream without a sender counts as prepared.
+/// Time after which a stream counts as prepared even if it has no sender.
 const UNHEARD_MAX: Duration = Duration::from_secs(1);

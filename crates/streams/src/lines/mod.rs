@@ -1,4 +1,4 @@
-//! Streams as sessions of the relay, without a GStreamer pipeline.
+//! Streams as sessions of the relay. They have no GStreamer pipeline.
 
 mod prepare;
 mod spec;
@@ -32,7 +32,7 @@ use threadbare_config::{Contexts, Destination, InputSpec, Rtcp, StreamSpec};
 use threadbare_process::limit::{LineLimit, Verdict};
 use threadbare_process::system::{random_number, unix_at_zero_ns};
 
-/// Why a stream does not start.
+/// The reason why a stream does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The stream's sockets cannot be opened.
@@ -56,7 +56,7 @@ pub enum LineError {
     /// The contexts do not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The media worker is full, or late.
+    /// The media thread is full or late.
     #[error(transparent)]
     Create(#[from] CreateError),
 }
@@ -65,25 +65,25 @@ pub enum LineError {
 #[derive(Debug)]
 pub struct Lines {
     contexts: Contexts,
-    /// One engine for each context; empty before the first stream.
+    /// The engine of each context. The list is empty before the first stream starts.
     engines: Vec<Engine<AudioSession>>,
     slice: Duration,
     common: Common,
     events: Sender<Event>,
 }
 
-/// Settings for the start of a run.
+/// What a run of a stream starts with.
 #[derive(Debug)]
 pub struct Beginning<'a> {
     /// The run.
     pub run: RunId,
     /// The resources that the stream needs.
     pub prepared: Prepared,
-    /// The stream's state in the cluster; `None`: without a cluster.
+    /// The stream's settings in the cluster. `None`: the stream does not belong to a cluster.
     pub carried: Option<&'a Carried>,
-    /// Whether the stream only receives until [`RunningLine::go_on`].
+    /// Whether the stream only receives until [`RunningLine::go_on`] is called.
     pub is_held: bool,
-    /// The snapshot that the stream updates, and the interval.
+    /// The snapshot that the stream updates, and the interval of updates.
     pub publish_to: (SharedSnapshot, Pace),
 }
 
@@ -91,12 +91,12 @@ pub struct Beginning<'a> {
 #[derive(Debug)]
 pub struct RunningLine {
     handle: Option<CallHandle<AudioSession>>,
-    /// Whether the output is SRTP.
+    /// Whether the output of the stream is SRTP.
     encrypts: bool,
 }
 
 impl Lines {
-    /// Creates the lines, without starting anything. Failures of streams are sent to `events`.
+    /// Creates the starter of streams. It starts nothing yet. Failures of streams are sent to `events`.
     pub fn new(contexts: &Contexts, events: Sender<Event>) -> Lines {
         Lines {
             contexts: contexts.clone(),
@@ -111,11 +111,10 @@ impl Lines {
         }
     }
 
-    /// Starts the contexts, if they do not run. Starting the first stream would start them, too; this call shows a failure
-    /// earlier.
+    /// Starts the contexts if they do not run. The first stream would start them too, but this call shows a failure earlier.
     ///
     /// # Errors
-    /// Threads or descriptors run out.
+    /// Fails if the system cannot provide the threads or the descriptors.
     pub fn start_contexts(&mut self) -> Result<(), EngineError> {
         if self.engines.is_empty() {
             let engines = (0..self.contexts.count.max(1)).map(|index| {
@@ -131,7 +130,7 @@ impl Lines {
     /// Starts a run of a stream.
     ///
     /// # Errors
-    /// The stream's addresses cannot be bound, or its settings contradict each other.
+    /// Fails if the stream's addresses cannot be bound, or if its settings contradict each other.
     pub fn start(
         &mut self,
         spec: &StreamSpec,
@@ -194,7 +193,7 @@ impl Lines {
     }
 }
 
-/// Returns the keys of the legs that are SRTP. `has_target`: the stream sends to another party, which is the second leg.
+/// Returns the keys of the legs that use SRTP. With `has_target`, the stream sends to another party, which is the second leg.
 fn leg_keys(spec: &StreamSpec, has_target: bool, keys: StreamKeys) -> Vec<(LegId, Keys)> {
     let both = |receive: &MasterKey, send: &MasterKey| Keys {
         receive: receive.clone(),
@@ -242,13 +241,13 @@ fn open(spec: &StreamSpec, fence: Option<&Fence>) -> Result<Vec<LegPorts>, Socke
     .collect()
 }
 
-/// Logs the events of a stream. It is dropped when the stream is stopped or panics, and then reports that the stream is gone.
+/// Logs the events of a stream. It is dropped when the stream is stopped or panics. On drop, it reports that the stream has ended.
 struct EventLog {
     stream: String,
-    /// Names of the inputs, the stream's own sender first.
+    /// Names of the inputs. The first one is the stream's own sender.
     inputs: Vec<String>,
     changes: LineLimit,
-    /// Whether to report the first packets of the sender.
+    /// Whether the first packets of the sender are reported.
     reports_first_packets: bool,
     run: RunId,
     events: Sender<Event>,
@@ -309,13 +308,13 @@ impl EventLog {
 
 impl Drop for EventLog {
     fn drop(&mut self) {
-        // This fails only if the gateway is gone.
+        // This fails only if the gateway no longer exists.
         let _ = self.events.send(Event::LineEnded { run: self.run });
     }
 }
 
 impl RunningLine {
-    /// Returns the counters of the stream. `None`: the stream is gone.
+    /// Returns the counters of the stream. `None`: the stream no longer exists.
     #[must_use]
     pub fn stats(&self, spec: &StreamSpec) -> Option<StreamStats> {
         let handle = self.handle.as_ref()?;
@@ -355,22 +354,23 @@ impl RunningLine {
     /// Makes the stream send all received audio, and then the BYEs.
     pub fn finish(&self) {
         if let Some(handle) = &self.handle {
-            // This fails if the stream is gone; then nothing is left to send.
+            // This fails if the stream no longer exists. In that case there is nothing left to send.
             let _ = handle.command(|line, _| line.session_mut().finish());
             let _ = handle.command(|line, now_ns| line.session_mut().leave(now_ns, ""));
         }
     }
 
-    /// Lets a held stream send from now on.
+    /// Makes a held stream send from now on.
     pub fn go_on(&self, state: Option<LineState>) {
         if let Some(handle) = &self.handle {
-            // This fails if the stream is gone, which it has reported.
+            // This fails if the stream no longer exists. It has reported its end itself.
             let _ = handle.command(move |line, _| line.go_on(state));
         }
     }
 
-    /// Stops the stream between two packets, without a BYE. Returns its state for another process. `None`: the stream is gone, or
-    /// its output is SRTP: the next process then uses another SSRC, and so encrypts nothing with the same key stream.
+    /// Stops the stream between two packets, without a BYE. Returns its state for the process that continues it. Returns `None` if the
+    /// stream no longer exists. Also returns `None` if its output is SRTP: the next process then uses another SSRC, so no part of a key
+    /// stream is used twice.
     #[must_use]
     pub fn hand_over(mut self) -> Option<LineState> {
         let line = self.handle.take()?.remove()?;
@@ -380,7 +380,7 @@ impl RunningLine {
         Some(line.session().state(clock_now_ns()))
     }
 
-    /// Stops the stream. Its ports are free afterwards.
+    /// Stops the stream. After this call, its ports are free.
     pub fn stop(&mut self) {
         self.finish();
         if let Some(handle) = self.handle.take() {

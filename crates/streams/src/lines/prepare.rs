@@ -1,4 +1,4 @@
-//! Resolves host names and reads files on a separate thread, so that a server that does not answer delays no other stream.
+//! Resolves host names and reads files on a separate thread, so that a name server that does not answer delays no other stream.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::event::{Event, Prepared, RunId, StreamKeys};
 use threadbare_audio_file::clip::Clips;
 use threadbare_config::{Destination, InputSpec, KeySource, SrtpSpec, StreamSpec};
 
-/// Handle to the thread. The thread answers with [`Event::Prepared`].
+/// Handle to the thread that resolves names and reads files. The thread answers with [`Event::Prepared`].
 #[derive(Debug)]
 pub struct Preparer {
     questions: Option<Sender<Question>>,
@@ -23,11 +23,11 @@ struct Question {
     srtp: KeySources,
 }
 
-/// The places of a stream's SRTP keys.
+/// Where the SRTP keys of a stream are.
 #[derive(Debug, Default)]
 struct KeySources {
     own: SrtpSpec,
-    /// Of the fallbacks that are senders.
+    /// Where the keys of the fallbacks that are senders are.
     fallbacks: Vec<Option<KeySource>>,
 }
 
@@ -69,10 +69,11 @@ impl Preparer {
         }
     }
 
-    /// Returns the resources of a stream. `None`: they were requested from the thread.
+    /// Returns the resources of a stream if no host name must be resolved, and no file or key must be read. `None`: the thread will
+    /// send them.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub fn prepare(&mut self, spec: &StreamSpec, run: RunId) -> std::io::Result<Option<Prepared>> {
         let files = spec
             .fallbacks
@@ -107,7 +108,7 @@ impl Preparer {
             self.questions = Some(self.start()?);
         }
         if let Some(questions) = &self.questions {
-            // This cannot fail, because the thread ends only with the gateway.
+            // This cannot fail, because the thread ends only together with the gateway.
             let _ = questions.send(question);
         }
         Ok(None)
@@ -151,7 +152,7 @@ impl Question {
         })
     }
 
-    /// Returns the first address that the stream's socket can reach; if it can reach none, the first one.
+    /// Returns the first address that the stream's socket can reach. If it can reach none of them, returns the first address.
     fn look_up(&self, host: &str, port: u16) -> Result<SocketAddr, String> {
         let addresses = (host, port).to_socket_addrs();
         let addresses: Vec<SocketAddr> = addresses

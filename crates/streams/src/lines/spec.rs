@@ -1,4 +1,4 @@
-//! Converts the settings of a stream to those of a line of the relay: legs, payload types, direction.
+//! Converts the settings of a stream to those of a line of the relay: legs, payload types and direction.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use threadbare_rtp::session::Profile;
 use threadbare_config::codec::{Codec, CodecIn};
 use threadbare_config::{ClockSkew, Destination, InputSpec, Rtcp, StreamSpec};
 
-/// Settings common to all streams of a process.
+/// Settings that all streams of a process have in common.
 #[derive(Debug, Clone)]
 pub(super) struct Common {
     pub(super) cname: Arc<str>,
-    /// The wall-clock time at time 0 of CLOCK_MONOTONIC.
+    /// The wall-clock time at which CLOCK_MONOTONIC is 0.
     pub(super) ntp_at_zero: NtpTime,
-    /// Number of the stream's owner in the cluster. `None`: without a cluster.
+    /// Number of the stream's owner in the cluster. `None`: the stream does not belong to a cluster.
     pub(super) epoch: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Common {
         }
     }
 
-    /// Returns the CNAME of a stream. It contains the owner's number, so that two simultaneous owners would be visible.
+    /// Returns the CNAME of a stream. It contains the owner's number, so that two simultaneous owners can be noticed.
     fn cname_of(&self, spec: &StreamSpec) -> Arc<str> {
         let name = spec.cname.as_deref().unwrap_or(&self.cname);
         match self.epoch {
@@ -47,8 +47,8 @@ impl Common {
     }
 }
 
-/// Returns the legs of a stream, and the direction between them. `to`: the address of the destination; `None`: it is that of
-/// the sender.
+/// Returns the legs of a stream, and the direction between them. `to` is the address of the destination. `None`: the destination is the
+/// sender.
 pub(super) fn legs(
     spec: &StreamSpec,
     common: &Common,
@@ -101,7 +101,7 @@ pub(super) fn legs(
     Ok((source, target, direction))
 }
 
-/// Returns the fallbacks of a stream. `clips`: the files of those that are files, in order.
+/// Returns the fallbacks of a stream. `clips` contains the files of the fallbacks that are files, in the order of these fallbacks.
 pub(super) fn fallbacks(
     spec: &StreamSpec,
     common: &Common,
@@ -212,7 +212,8 @@ fn jitter(spec: &StreamSpec) -> jitter::Config {
 /// Returns the payload types that the sender uses: those of the codec, of telephone events and of comfort noise.
 fn sent(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
     let audio: Vec<Payload> = match spec.codec_in {
-        // Nothing is decoded. Accept any payload type with the configured clock rate; without one, the static payload types.
+        // Nothing is decoded, so any payload type with the configured clock rate is accepted. Without such a clock rate, the static payload
+        // types are accepted.
         CodecIn::Auto if spec.is_passthrough() => return PayloadMap::any(spec.clock_rate_hz),
         CodecIn::Auto => Codec::with_static_payload_types()
             .map(|codec| Payload::audio(codec.default_payload_type(), codec.format()))
@@ -237,7 +238,7 @@ fn sent(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
     PayloadMap::new(&with_events(audio, spec))
 }
 
-/// Returns the output format, which is known after the configuration was checked.
+/// Returns the format of the output. It is known because the configuration has been checked.
 pub(super) fn heard_by(spec: &StreamSpec) -> Format {
     let codec = match (spec.codec_out, spec.codec_in) {
         (Some(codec), _) | (None, CodecIn::Known(codec)) => codec,
@@ -254,7 +255,7 @@ pub fn recorded_format(spec: &StreamSpec) -> Format {
     }
 }
 
-/// Returns the bytes of a recorded sample: one if G.711 passes unchanged or is converted to the other law, else two.
+/// Returns the number of bytes of a recorded sample. It is one if G.711 is forwarded unchanged or converted to the other law, else two.
 pub fn recorded_sample_bytes(spec: &StreamSpec) -> usize {
     let CodecIn::Known(codec) = spec.codec_in else {
         return 2;
@@ -312,11 +313,11 @@ fn with_events(mut payloads: Vec<Payload>, spec: &StreamSpec) -> Vec<Payload> {
     payloads
 }
 
-/// Bandwidth of a telephone call with headers. RTCP gets 5 % of it.
+/// Bandwidth of a telephone call with headers. RTCP gets 5 % of this bandwidth.
 const BANDWIDTH_BPS: u64 = 80_000;
-/// The shortest common packet time, ms.
+/// The shortest common packet time in ms.
 const SHORTEST_MS: u64 = 10;
-/// Number of extra packets for bursts.
+/// Number of packets for bursts, in addition to those of the latency.
 const SPARE_PACKETS: u64 = 32;
 
 #[cfg(test)]
@@ -324,7 +325,7 @@ mod tests {
     use super::*;
     use threadbare_config::Config;
 
-    /// The size of a recording's buffer depends on this number. If it were too low, audio would be lost.
+    /// The size of a recording's buffer depends on this number of bytes. If it were too low, audio would be lost.
     #[test]
     fn forwarded_g711_takes_one_byte_and_decoded_audio_two() {
         for (settings, due) in [

@@ -1,4 +1,4 @@
-//! The codec elements between a stream's source and its sink.
+//! The elements between a stream's source and its sink. They decode and encode the audio.
 //!
 //! ```text
 //!   [rtpjitterbuffer !] depayload ! decode ! audioconvert ! audioresample ! encode ! payload
@@ -10,7 +10,7 @@ use gst::prelude::*;
 use threadbare_config::StreamSpec;
 use threadbare_config::codec::Codec;
 
-/// Why streams of GStreamer's own elements do not start.
+/// The reason why streams of GStreamer's own elements do not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StockError {
     /// An element is not installed.
@@ -30,28 +30,28 @@ pub enum StockError {
     Failed(#[from] glib::BoolError),
 }
 
-/// A codec element: the name of its factory, and its properties.
+/// An element of the chain, with the name of its factory and its properties.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) factory: &'static str,
     properties: Vec<(&'static str, Setting)>,
 }
 
-/// The value of a codec element's property.
+/// The value of an element's property.
 #[derive(Clone, Debug)]
 enum Setting {
     Uint(u32),
     Int64(i64),
     Flag(bool),
     Caps(gst::Caps),
-    /// An enumeration's value by its number.
+    /// The value of an enumeration, as its number.
     Enum(u32),
 }
 
 /// Returns the elements between source and sink that convert `codec_in` to the output of `spec`.
 ///
 /// # Errors
-/// GStreamer's own elements do not support a setting of the stream.
+/// Fails if GStreamer's own elements do not support a setting of the stream.
 pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, StockError> {
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     if spec.loudness_target_lufs.is_some() {
@@ -70,7 +70,7 @@ pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, Sto
         Codec::G722 => return Err(StockError::Stock("G722")),
         Codec::L24 { .. } => return Err(StockError::Stock("L24")),
     }));
-    // The payloader sets the packet time, except for Opus, where the encoder does.
+    // The payloader sets the packet time. For Opus, the encoder sets it.
     let recode = codec_in != codec_out || (codec_out == Codec::Opus && spec.ptime_ms.is_some());
     if recode {
         parts.extend(decoder(codec_in, codec_out));
@@ -95,7 +95,7 @@ pub(super) fn rtp_caps(codec: Codec) -> gst::Caps {
         .field("media", "audio")
         .field("clock-rate", codec.clock_rate_hz() as i32)
         .field("encoding-name", encoding_name)
-        // Depayloaders require a payload type in the caps, but accept packets of any payload type.
+        // Depayloaders need a payload type in the caps, although they accept packets of any payload type.
         .field("payload", i32::from(codec.default_payload_type()));
     match codec {
         Codec::L16 { channels, .. } | Codec::L24 { channels, .. } => caps
@@ -122,7 +122,7 @@ fn decoder(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
         Codec::L16 { .. } | Codec::L24 { .. } | Codec::G722 => Vec::new(),
         Codec::Opus => {
             let decoder = part("opusdec").with("plc", Setting::Flag(true));
-            // Request two channels: for one channel, the decoder would drop the right one instead of mixing both.
+            // Two channels are requested, because with one channel the decoder would drop the right channel instead of mixing both.
             let mut parts = vec![decoder, channels(2)];
             if !matches!(codec_out, Codec::Opus | Codec::L16 { channels: 2, .. }) {
                 parts.extend([part("audioconvert"), channels(1)]);
@@ -140,7 +140,7 @@ fn encoder(codec: Codec, spec: &StreamSpec) -> Option<Part> {
         Codec::Opus => {
             let encoder = part("opusenc");
             Some(match spec.ptime_ms {
-                // The numbers of the enumeration are milliseconds.
+                // The numbers of this enumeration are milliseconds.
                 Some(ptime_ms) => encoder.with("frame-size", Setting::Enum(ptime_ms)),
                 None => encoder,
             })
@@ -148,7 +148,7 @@ fn encoder(codec: Codec, spec: &StreamSpec) -> Option<Part> {
     }
 }
 
-/// Returns the elements that convert the raw audio of one codec to that of the other.
+/// Returns the elements that convert the raw audio of one codec to the raw audio of the other codec.
 fn converters(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
     let is_g711 = |codec| matches!(codec, Codec::Pcmu | Codec::Pcma);
     let mut parts = match (codec_in, codec_out) {
@@ -224,7 +224,7 @@ impl Part {
     }
 }
 
-/// Creates `parts`, adds them to a pipeline that may be running, and links source to sink through them.
+/// Creates the elements of `parts` and adds them to a pipeline that may be running. Then links the source to the sink through them.
 pub(super) fn insert(
     pipeline: &gst::Pipeline,
     source: &gst::Element,
@@ -237,7 +237,7 @@ pub(super) fn insert(
         pipeline.add(&element)?;
         chain.push(element);
     }
-    // Start with the sink, so that each element pushes to a running one.
+    // The loop starts at the sink, so that each element pushes to an element that already runs.
     let mut next = sink;
     for element in chain.iter().rev() {
         link(element, next)?;
@@ -252,7 +252,7 @@ pub(super) fn make(factory: &'static str) -> Result<gst::Element, StockError> {
     Ok(found.create().build()?)
 }
 
-/// Links two always-pads with compatible caps.
+/// Links two elements whose pads always exist and have compatible caps.
 pub(super) fn link(from: &gst::Element, to: &gst::Element) -> Result<(), StockError> {
     Ok(from.link_pads_full(Some("src"), to, Some("sink"), gst::PadLinkCheck::empty())?)
 }

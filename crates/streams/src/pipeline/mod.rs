@@ -1,4 +1,4 @@
-//! Streams of GStreamer's own elements, for comparison: `--stock`.
+//! Streams of GStreamer's own elements. They are for comparison (`--stock`).
 
 #[cfg(feature = "gstreamer")]
 mod chain;
@@ -15,11 +15,11 @@ pub use self::{
     stock::{RunningPipeline, Stock, load},
 };
 
-/// The elements that carry the streams.
+/// What carries the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
-    /// The relay: no elements, except those of a stream's `pipeline`.
+    /// The relay. It uses no elements, except for those of a stream's `pipeline`.
     Threadbare,
-    /// GStreamer's own, for comparison: a thread per stream, another two with a jitter buffer, and no RTCP.
+    /// GStreamer's own elements, for comparison. Each stream has a thread, and another two with a jitter buffer. There is no RTCP.
     Stock,
 }

@@ -1,4 +1,4 @@
-//! Replaces `stock` in a program without GStreamer.
+//! Replaces the module `stock` in a program without GStreamer.
 
 use std::convert::Infallible;
 use std::sync::mpsc::Sender;
@@ -15,7 +15,7 @@ pub struct Stock(Infallible);
 #[derive(Debug)]
 pub struct RunningPipeline(Infallible);
 
-/// Why `--stock` is refused.
+/// The reason why `--stock` is refused.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("--stock needs GStreamer, but {NO_GSTREAMER}")]
 pub struct StockError;
@@ -23,7 +23,7 @@ pub struct StockError;
 /// Refuses to load elements.
 ///
 /// # Errors
-/// Always.
+/// Fails in every case.
 pub fn load(_streams: &[StreamSpec]) -> Result<(), StockError> {
     Err(StockError)
 }
@@ -32,22 +32,22 @@ impl Stock {
     /// Refuses to carry streams.
     ///
     /// # Errors
-    /// Always.
+    /// Fails in every case.
     pub fn new(_streams: &[StreamSpec], _events: Sender<Event>) -> Result<Stock, StockError> {
         Err(StockError)
     }
 
-    /// Never called.
+    /// Cannot be called, because its type has no values.
     ///
     /// # Errors
-    /// None.
+    /// Fails in no case.
     pub fn start(&self, _spec: &StreamSpec, _run: RunId) -> Result<RunningPipeline, StockError> {
         match self.0 {}
     }
 }
 
 impl RunningPipeline {
-    /// Never called.
+    /// Cannot be called, because its type has no values.
     pub fn drain(&self) -> bool {
         match self.0 {}
     }

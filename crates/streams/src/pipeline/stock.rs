@@ -4,10 +4,9 @@
 //!   udpsrc ! [rtpjitterbuffer !] (codec elements, see `chain`) ! udpsink
 //! ```
 //!
-//! Each stream has its own pipeline, because with thousands of streams in one `GstPipeline`, the time for the start is
-//! quadratic. The pipelines share the system clock, and their buses store no messages, so that a pipeline owns no file
-//! descriptor and no thread. Elements are created from their factories, and linked without the checks that `gst_parse_launch`
-//! needs for arbitrary pipelines.
+//! Each stream has its own pipeline, because the time to start one `GstPipeline` with thousands of streams grows with the square of their
+//! number. The pipelines share the system clock, and their buses store no messages, so a pipeline owns no file descriptor and no thread.
+//! Elements are created from their factories, and linked without the checks that `gst_parse_launch` needs for arbitrary pipelines.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::event::{Event, RunId};
 use threadbare_config::codec::{Codec, CodecIn};
 use threadbare_config::{Destination, StreamSpec};
 
-/// A running stream. Dropping it stops it.
+/// A running stream. It stops when this value is dropped.
 #[derive(Debug)]
 pub struct RunningPipeline(gst::Pipeline);
 
@@ -38,7 +37,7 @@ pub struct Stock {
 /// Loads the plugins by building one unused pipeline, so that the memory for their code does not count as that of a stream.
 ///
 /// # Errors
-/// Elements are missing, or do not support a setting of the first stream.
+/// Fails if elements are missing, or if they do not support a setting of the first stream.
 pub fn load(streams: &[StreamSpec]) -> Result<(), StockError> {
     let (events, _) = channel();
     let stock = Stock::new(streams, events)?;
@@ -56,10 +55,10 @@ pub fn load(streams: &[StreamSpec]) -> Result<(), StockError> {
 }
 
 impl Stock {
-    /// Prepares to carry streams. Ends and errors of pipelines are sent to `events`.
+    /// Prepares to carry streams. The ends and errors of their pipelines are sent to `events`.
     ///
     /// # Errors
-    /// Elements for these streams are not installed.
+    /// Fails if elements for these streams are not installed.
     pub fn new(streams: &[StreamSpec], events: Sender<Event>) -> Result<Stock, StockError> {
         check(streams)?;
         Ok(Stock {
@@ -71,7 +70,7 @@ impl Stock {
     /// Starts a run of a stream.
     ///
     /// # Errors
-    /// An element is missing, refuses to start, or does not support a setting of the stream.
+    /// Fails if an element is missing, refuses to start, or does not support a setting of the stream.
     pub fn start(&self, spec: &StreamSpec, run: RunId) -> Result<RunningPipeline, StockError> {
         let reports = Reports::new(&spec.name, run, self.events.clone());
         let pipeline = RunningPipeline(self.build(spec, &reports)?);
@@ -141,7 +140,7 @@ fn source(spec: &StreamSpec) -> Result<gst::Element, StockError> {
     let source = make(SOURCE_FACTORY)?;
     source.set_property("address", spec.listen.ip().to_string());
     source.set_property("port", i32::from(spec.listen.port()));
-    // Otherwise, two processes could open the same port, and each would get some of the packets.
+    // With reuse, two processes could open the same port, and each process would get some of the packets.
     source.set_property("reuse", false);
     let caps = match spec.codec_in {
         CodecIn::Known(codec) => rtp_caps(codec),
@@ -150,7 +149,7 @@ fn source(spec: &StreamSpec) -> Result<gst::Element, StockError> {
             .build(),
     };
     source.set_property("caps", caps);
-    // The sender's address is not used, and costs an allocation per packet.
+    // The address of the sender is not needed, and its retrieval costs an allocation per packet.
     source.set_property("retrieve-sender-address", false);
     Ok(source)
 }
@@ -160,7 +159,7 @@ fn sink(spec: &StreamSpec) -> Result<gst::Element, StockError> {
         return Err(StockError::Stock("a stream without a destination"));
     };
     let sink = make(SINK_FACTORY)?;
-    // Send packets when they arrive, without preroll.
+    // Packets are sent when they arrive, without preroll.
     sink.set_property("sync", false);
     sink.set_property("clients", format!("{host}:{port}"));
     sink.set_property("async", false);
@@ -169,8 +168,8 @@ fn sink(spec: &StreamSpec) -> Result<gst::Element, StockError> {
 
 /// Installs a probe that waits for the first packet with a static payload type, and then builds the chain for its codec.
 ///
-/// Until then, the source's pad stays unlinked. The probe runs on the streaming thread, and builds the chain before the packet
-/// continues, so nothing is lost. Packets with an unknown codec are dropped.
+/// Until then, the source's pad has no link. The probe runs on the streaming thread and builds the chain before the packet continues, so
+/// this packet is not lost. Earlier packets with an unknown codec are dropped.
 fn learn_codec(
     pipeline: &gst::Pipeline,
     source: &gst::Element,
@@ -189,8 +188,8 @@ fn learn_codec(
             Some(gst::PadProbeData::Event(event)) => {
                 if let (gst::EventView::Eos(_), Some(pipeline)) = (event.view(), pipeline.upgrade())
                 {
-                    // Post the end of the stream here, because no sink is linked that would. Without a bus, nothing waits
-                    // for it.
+                    // The end of the stream is posted here, because a sink would post it but no sink is linked yet. If this fails, the
+                    // pipeline has no bus, so nothing waits for the end.
                     let _ =
                         pipeline.post_message(gst::message::Eos::builder().src(&pipeline).build());
                 }
@@ -229,14 +228,14 @@ fn use_codec(
         codec_in: CodecIn::Known(codec),
         ..spec.clone()
     };
-    // Store caps with the known codec, which are sent again when the pad is linked.
+    // The stored caps contain the known codec. They are sent again when the pad is linked.
     let caps = gst::event::Caps::new(&rtp_caps(codec));
     pad.store_sticky_event(&caps)
         .map_err(|_| glib::bool_error!("the source is stopping"))?;
     insert(pipeline, source, sink, chain(codec, &known)?)
 }
 
-/// Returns the payload type of a packet. `None`: it is not RTP.
+/// Returns the payload type of a packet. `None`: the packet is not RTP.
 fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
     let bytes = buffer.map_readable().ok()?;
     RtpPacket::parse(&bytes)
@@ -245,16 +244,16 @@ fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
 }
 
 impl RunningPipeline {
-    /// Sends an EOS, so that received packets are flushed. Returns `false` if that fails.
+    /// Sends an EOS, so that the elements pass on all received packets. Returns `false` if the EOS cannot be sent.
     pub fn drain(&self) -> bool {
         self.0.send_event(gst::event::Eos::new())
     }
 }
 
-/// A pipeline must be in state NULL when dropped.
+/// A pipeline must be in the state NULL when it is dropped.
 impl Drop for RunningPipeline {
     fn drop(&mut self) {
-        // If the change to NULL fails, nothing can be done.
+        // If the change to NULL fails, there is nothing left to do.
         let _ = self.0.set_state(gst::State::Null);
     }
 }

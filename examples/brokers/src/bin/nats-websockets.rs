@@ -1,9 +1,9 @@
-//! Messages of NATS to WebSocket clients: a message with the subject PREFIX.ID goes to the client that is connected to `/clients/ID`.
+//! Sends messages of NATS to WebSocket clients. A message with the subject PREFIX.ID goes to the client that is connected to `/clients/ID`.
 //!
-//! NATS without JetStream delivers at most once: messages that are published while this program is not connected are lost. The
-//! client library reconnects and subscribes again automatically; WebSocket clients stay connected meanwhile. The library drops
-//! messages that this program does not read in time, which happens only with the policy `block` or on a machine that is too slow.
-//! The statistics count these messages as dropped by the broker.
+//! NATS without JetStream delivers each message at most once. Messages that are published while this program is not connected are lost. The
+//! client library reconnects and subscribes again automatically, and WebSocket clients stay connected in the meantime. The library drops
+//! messages that this program does not read in time, which happens only with the policy `block` or on a machine that is too slow. The
+//! statistics count these messages as dropped by the broker.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -68,7 +68,7 @@ async fn main() -> Result<()> {
     brokers::run(options, |feed| consume(arguments, feed)).await
 }
 
-/// Maximum time for an answer of NATS.
+/// Maximum wait for an answer of NATS.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Capacity of the queue for events of the client library.
@@ -102,7 +102,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
         }
     }
     let rest = async {
-        // NATS sends its pending messages, and then the stream ends.
+        // NATS sends its pending messages. After them, the stream ends.
         subscriber.drain().await?;
         while let Some(message) = subscriber.next().await {
             if !put(&feed, &prefix, message).await {
@@ -121,7 +121,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
 async fn put(feed: &Feed, prefix: &str, message: async_nats::Message) -> bool {
     match message.subject.strip_prefix(prefix) {
         Some(client) => feed.put(client, message.payload, None).await,
-        // This does not happen: the subscription covers only subjects with this prefix.
+        // This cannot happen, because the subscription covers only subjects with this prefix.
         None => true,
     }
 }
@@ -140,8 +140,8 @@ fn note(event: Event, client: &Client, broker: &Arc<Broker>) {
     }
 }
 
-/// Waits until NATS knows the subscription. NATS handles the commands of a connection in order: when a message that the client
-/// sends to itself comes back, the subscription is active.
+/// Waits until NATS knows the subscription. NATS handles the commands of a connection in order. So when a message comes back that the
+/// client has sent to itself, the subscription is active.
 async fn confirm(client: Client, broker: Arc<Broker>) {
     let echo = async {
         let inbox = client.new_inbox();

@@ -1,12 +1,13 @@
-//! Messages of RabbitMQ to WebSocket clients: a message with the routing key ID goes to the client that is connected to `/clients/ID`.
+//! Sends messages of RabbitMQ to WebSocket clients. A message with the routing key ID goes to the client that is connected to
+//! `/clients/ID`.
 //!
-//! The program declares a topic exchange, and a durable queue that is bound to it. A message is *acknowledged* when the
-//! demultiplexer has accounted for it. This means that the client's connection has accepted the message, that the message waits
-//! in the client's buffer, or that it was dropped and counted (no such client, the client's limit, a full buffer). Until then
-//! RabbitMQ keeps the message, and sends it again after a broken connection: this program gets each message of the queue at least
-//! once. Clients may not have read acknowledged messages. If this program crashes, the messages that wait for clients are lost.
+//! The program declares a topic exchange, and a durable queue that is bound to it. It *acknowledges* a message when the demultiplexer has
+//! accounted for the message. This means that the client's connection has accepted the message, that the message waits in the client's
+//! buffer, or that it was dropped and counted (no such client, the client's limit, a full buffer). Until then RabbitMQ keeps the message,
+//! and sends it again after a broken connection. So this program gets each message of the queue at least once. Clients may not have read
+//! all acknowledged messages. If this program crashes, the messages that wait for clients are lost.
 //!
-//! While RabbitMQ is down, clients stay connected, and the program tries to connect until RabbitMQ is back.
+//! While RabbitMQ is down, clients stay connected. The program tries to connect again until RabbitMQ is back.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -75,7 +76,7 @@ async fn main() -> Result<()> {
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Time limit for each answer of RabbitMQ: when a session begins, when it cancels its consumer, and when it closes the
+/// Maximum wait for an answer of RabbitMQ. It applies when a session begins, when it cancels its consumer, and when it closes the
 /// connection.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -98,7 +99,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
                 let result = session.carry(&feed).await;
                 feed.broker().disconnected();
                 if result.is_ok() {
-                    // Ends the input of the demultiplexer.
+                    // This ends the input of the demultiplexer.
                     drop(feed);
                     return session.end().await;
                 }
@@ -170,7 +171,7 @@ impl Session {
             )
             .await)
             .with_context(|| format!("--binding {binding}: cannot be bound"))?;
-        // Requests no more messages than the feed has room for. The other messages wait at RabbitMQ.
+        // The program requests no more messages than the feed has room for. The other messages wait at RabbitMQ.
         let prefetch = u16::try_from(FEED_MESSAGES_MAX)?;
         channel
             .basic_qos(prefetch, BasicQosOptions::default())
@@ -194,7 +195,7 @@ impl Session {
         })
     }
 
-    /// Forwards messages until the feed is stopped (`Ok`) or the connection is lost.
+    /// Forwards messages until the feed is stopped (`Ok`), or until the connection is lost.
     async fn carry(&mut self, feed: &Feed) -> Result<()> {
         loop {
             tokio::select! {
@@ -218,10 +219,10 @@ impl Session {
         }
     }
 
-    /// Acknowledges all messages up to the last one that is accounted for, with a single frame.
+    /// Acknowledges all messages up to the last accounted one, with a single frame.
     async fn acknowledge(&mut self) -> Result<()> {
         let tag = *self.progress.borrow_and_update();
-        // RabbitMQ closes the channel if a tag is repeated. It takes the tag 0 to mean all messages.
+        // RabbitMQ closes the channel if a tag is acknowledged twice. It takes the tag 0 to mean all messages.
         if tag > self.acknowledged {
             self.acknowledged = tag;
             let options = BasicAckOptions { multiple: true };
@@ -230,14 +231,14 @@ impl Session {
         Ok(())
     }
 
-    /// Stops the consumer, and waits until all messages in the feed are accounted for. RabbitMQ keeps the messages after them.
+    /// Stops the consumer, and waits until all messages in the feed are accounted for. RabbitMQ keeps all later messages.
     async fn end(mut self) -> Result<()> {
         let tag = self.consumer.tag();
         let cancelled = self
             .channel
             .basic_cancel(tag, BasicCancelOptions::default());
         timeout(ANSWER_TIME_MAX, cancelled).await??;
-        // Drops this sender. `changed` then fails once the last receipt is dropped, as only receipts still hold senders.
+        // This drops the session's own sender. Only receipts have senders now, so `changed` fails after the last receipt was dropped.
         self.accounted = watch::channel(0).0;
         loop {
             let is_over = self.progress.changed().await.is_err();
@@ -251,5 +252,5 @@ impl Session {
     }
 }
 
-/// AMQP 0-9-1, section 1.2 of the specification: reply-success.
+/// The code `reply-success` of AMQP 0-9-1 (section 1.2 of the specification).
 const REPLY_SUCCESS: u16 = 200;

@@ -22,7 +22,7 @@ pub async fn connect(address: SocketAddr, id: &str) -> Socket {
 
 pub async fn try_connect(address: SocketAddr, id: &str) -> Result<Socket, Error> {
     let socket = TcpSocket::new_v4().unwrap();
-    // With a small receive buffer, the program notices after little data that this client does not read.
+    // With a small receive buffer, the program notices after a few messages that this client does not read.
     socket.set_recv_buffer_size(4096).unwrap();
     let stream = socket.connect(address).await.unwrap();
     let url = format!("ws://{address}/clients/{id}");
@@ -30,7 +30,7 @@ pub async fn try_connect(address: SocketAddr, id: &str) -> Result<Socket, Error>
     Ok(socket)
 }
 
-/// Ends the connection with a reset: the client sends neither a close frame nor a FIN.
+/// Ends the connection with a reset. The client sends neither a close frame nor a FIN.
 pub fn reset(socket: Socket) {
     let stream = socket.get_ref();
     SockRef::from(stream)
@@ -67,7 +67,7 @@ impl Client {
         Client { numbers, task }
     }
 
-    /// Waits until the numbers so far satisfy `is_so`, and returns them.
+    /// Waits until `is_so` returns `true` for the numbers so far. Returns these numbers.
     pub async fn until(&mut self, wanted: &str, is_so: impl Fn(&[u64]) -> bool) -> Vec<u64> {
         let numbers = self.numbers.wait_for(|numbers| is_so(numbers));
         let numbers = in_time(wanted, numbers).await;
@@ -79,7 +79,7 @@ impl Client {
         self.until(&format!("number {number}"), has).await
     }
 
-    /// The numbers that have come so far.
+    /// Returns the numbers that have come so far.
     pub fn numbers(&self) -> Vec<u64> {
         self.numbers.borrow().clone()
     }
@@ -95,7 +95,7 @@ impl Client {
     }
 }
 
-/// The text of a message with this number and at least `bytes` bytes.
+/// Returns the text of a message with this number and at least `bytes` bytes.
 pub fn text(number: u64, bytes: usize) -> String {
     format!("{number} {}", "x".repeat(bytes))
 }

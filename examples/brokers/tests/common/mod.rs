@@ -1,4 +1,4 @@
-//! Scenarios for both programs, with real brokers and real clients. Each test file calls these with its broker.
+//! Scenarios for both programs, with real brokers and real clients. Each test file runs the scenarios with its broker.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// Much longer than any step takes, so that only hanging tests fail.
+/// Maximum wait for any step. It is much longer than a step takes, so that only hanging tests fail.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Pause between two requests for the statistics.
 pub const POLL_PAUSE: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! One of the two programs, as a process.
+//! One of the two programs as a process.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::server::{Kind, Server};
 use super::{POLL_PAUSE, in_time};
 
-/// A running program. Dropping it kills the process.
+/// A running program. It is killed when this value is dropped.
 pub struct Program {
     pub address: SocketAddr,
     child: Child,
@@ -25,7 +25,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts the program. `name` is its exchange and queue, or its prefix of subjects. Returns when messages can come.
+    /// Starts the program. `name` is the name of its exchange and of its queue, or its prefix of subjects. Returns when messages can come.
     pub async fn start(server: &Server, name: &str, arguments: &[&str]) -> Program {
         let mut command = match server.address.kind {
             Kind::RabbitMq => {
@@ -70,7 +70,7 @@ impl Program {
         program
     }
 
-    /// Waits until the program is connected to its broker, and has connected at least `times` times.
+    /// Waits until the program is connected to its broker, and has connected to it at least `times` times.
     pub async fn until_connected(&self, times: u64) {
         let is_connected = |statistics: &Value| {
             let broker = &statistics["broker"];
@@ -90,7 +90,7 @@ impl Program {
         serde_json::from_str(body).unwrap()
     }
 
-    /// Waits until the statistics satisfy `is_so`, and returns them.
+    /// Waits until `is_so` returns `true` for the statistics. Returns these statistics.
     pub async fn until(&self, wanted: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + super::PATIENCE;
         loop {
@@ -103,21 +103,21 @@ impl Program {
         }
     }
 
-    /// Waits until this many messages have come from the broker. Returns the statistics.
+    /// Waits until this many messages have come from the broker. Returns the statistics at that time.
     pub async fn until_received(&self, count: u64) -> Value {
         let wanted = format!("{count} messages");
         let has = |statistics: &Value| statistics["messages"]["received"] == count;
         self.until(&wanted, has).await
     }
 
-    /// Warnings and errors in the log.
+    /// Returns the warnings and errors in the log.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.log.lock().unwrap();
         let is_one = |line: &&String| line.contains(" WARN ") || line.contains(" ERROR ");
         log.iter().filter(is_one).cloned().collect()
     }
 
-    /// Stops a program that must have logged no complaints. Returns the report.
+    /// Stops a program. Panics if it has logged a warning or an error. Returns the report.
     pub async fn stop_well(mut self) -> Value {
         let (report, status) = self.stop().await;
         assert!(status.success(), "{status}");
@@ -162,7 +162,7 @@ pub fn assert_adds_up(messages: &Value) {
     assert_eq!(others.len(), 7, "{messages}");
 }
 
-/// One client's part of the statistics.
+/// Returns one client's part of the statistics.
 pub fn client_of<'a>(statistics: &'a Value, id: &str) -> Option<&'a Value> {
     let clients = statistics["clients"].as_array().unwrap();
     clients.iter().find(|client| client["client"] == id)

@@ -22,7 +22,7 @@ pub enum Publisher {
     },
 }
 
-/// AMQP 0-9-1, basic.properties.delivery-mode: such messages survive a restart of the broker.
+/// Value of `delivery-mode` in `basic.properties` of AMQP 0-9-1. Such messages survive a restart of the broker.
 const PERSISTENT: u8 = 2;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -54,7 +54,7 @@ impl Publisher {
         })
     }
 
-    /// Publishes messages. Returns when RabbitMQ has confirmed, or NATS has handled, all of them.
+    /// Publishes messages. Returns after RabbitMQ has confirmed all of them, or NATS has handled all of them.
     pub async fn publish(&self, messages: &[(String, String)]) {
         self.try_publish(messages).await.unwrap();
     }
@@ -95,8 +95,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Waits until RabbitMQ has this many messages in a queue. When a connection ends, RabbitMQ takes some time to return the
-    /// unacknowledged messages to the queue.
+    /// Waits until RabbitMQ has this many messages in a queue. The wait is necessary because RabbitMQ takes some time to return the
+    /// unacknowledged messages of an ended connection to the queue.
     pub async fn until_queued(&self, queue: &str, count: u64) {
         let Publisher::RabbitMq { channel, .. } = self else {
             panic!("NATS has no queues");

@@ -10,10 +10,10 @@ use super::publisher::Publisher;
 use super::server::{Address, Kind, Server};
 use super::{POLL_PAUSE, in_time};
 
-/// Close code of a server that shuts down ("going away"; RFC 6455, section 7.4.1).
+/// Close code of a server that shuts down. It means "going away" (RFC 6455, section 7.4.1).
 const AWAY: Option<u16> = Some(1001);
 
-/// Messages with these numbers for each client: number by number, each to all clients.
+/// Returns messages with these numbers for each client. All clients get a number before any client gets the next one.
 fn rounds(ids: &[String], numbers: std::ops::RangeInclusive<u64>) -> Vec<(String, String)> {
     let each = numbers.flat_map(|number| ids.iter().map(move |id| (id.clone(), text(number, 0))));
     each.collect()
@@ -45,7 +45,7 @@ pub async fn each_client_gets_exactly_its_messages(kind: Kind) {
     program.until_received(5030).await;
     let report = program.stop_well().await;
     if kind == Kind::RabbitMq {
-        // RabbitMQ keeps no message, so all were acknowledged.
+        // RabbitMQ has no message left, so all messages were acknowledged.
         publisher.until_queued("many", 0).await;
     }
     let all: Vec<u64> = (1..=100).collect();
@@ -68,7 +68,7 @@ pub async fn a_limited_client_gets_only_its_burst_and_the_others_get_everything(
     let others = ids(5);
     let quiet = clients(&program, &others).await;
     let mut messages = rounds(&["busy".into()], 1..=100);
-    // The messages of the other clients come in the middle.
+    // The messages for the other clients come in the middle of those for this client.
     messages.splice(50..50, rounds(&others, 1..=10));
     publisher.publish(&messages).await;
     let statistics = program.until_received(150).await;
@@ -86,7 +86,7 @@ pub async fn a_limited_client_gets_only_its_burst_and_the_others_get_everything(
     assert_eq!(report["messages"]["delivered"], 60);
 }
 
-/// Large messages that fill the buffer and the connection of one slow client, mixed with small messages for the other clients.
+/// Returns large messages for one slow client, which fill its buffer and its connection, mixed with small messages for the other clients.
 pub fn for_a_slow_one(others: &[String], numbers: u64) -> Vec<(String, String)> {
     let mut messages = Vec::new();
     for number in 1..=numbers {
@@ -137,7 +137,7 @@ pub async fn clients_that_disappear_are_removed_and_the_others_get_everything(ki
     let gone: Vec<String> = ["resets", "stops", "slow"].map(Into::into).to_vec();
     let all = [steady.clone(), gone.clone()].concat();
     let resets = connect(program.address, "resets").await;
-    // These two clients never read. One gets little data, and answers no ping. The connection of the other one fills up.
+    // These two clients never read. The first one gets little data and answers no ping. The connection of the second one fills up.
     let _stops = connect(program.address, "stops").await;
     let _slow = connect(program.address, "slow").await;
     publisher.publish(&rounds(&all, 1..=50)).await;
@@ -186,8 +186,8 @@ pub async fn a_stuck_client_does_not_prevent_the_end_of_the_program(kind: Kind) 
     assert_eq!(other.end().await, ((1..=200).collect(), AWAY));
 }
 
-/// RabbitMQ keeps confirmed messages, and repeats unacknowledged ones. So each message arrives at least once, and in order apart
-/// from repeats. NATS keeps nothing, so only messages that are published before or after the restart arrive.
+/// RabbitMQ keeps confirmed messages, and repeats unacknowledged ones. So each message arrives at least once, and in order except for
+/// repeated ones. NATS keeps no messages, so only messages that are published before or after the restart arrive.
 pub async fn clients_stay_connected_while_the_broker_restarts(kind: Kind) {
     let mut server = Server::own(kind);
     let mut program = Program::start(&server, "restart", &["--buffer", "1000"]).await;
@@ -238,7 +238,8 @@ pub async fn clients_stay_connected_while_the_broker_restarts(kind: Kind) {
     }
 }
 
-/// Publishes each number for each client, in order. Publishes a number again if the broker has not confirmed all its messages.
+/// Publishes each number for each client, in order. If the broker has not confirmed all messages with a number, publishes this number
+/// again.
 async fn publish_until_confirmed(address: Address, ids: Vec<String>, last: u64) -> JoinHandle<()> {
     let mut publisher = Publisher::start(&address, "restart").await;
     tokio::spawn(async move {

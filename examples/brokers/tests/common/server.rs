@@ -1,4 +1,4 @@
-//! A real broker, started by `server.sh`.
+//! A real broker. The script `server.sh` starts it.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -25,7 +25,7 @@ impl Kind {
         }
     }
 
-    /// Log text that appears when clients can connect.
+    /// Returns the text that appears in the log when clients can connect.
     fn ready(self) -> &'static str {
         match self {
             Kind::RabbitMq => "Starting broker... completed",
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// The address of a broker, which need not be running.
+/// The address of a broker, whether the broker runs or not.
 #[derive(Debug, Clone, Copy)]
 pub struct Address {
     pub kind: Kind,
@@ -50,7 +50,7 @@ impl Address {
     }
 }
 
-/// A running broker. Dropping it kills the broker.
+/// A running broker. It is killed when this value is dropped.
 pub struct Server {
     pub address: Address,
     process: Option<(Child, ChildStdin)>,
@@ -58,14 +58,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// A broker for all tests of a test program that do not kill it. When the test program ends, the broker's standard input
-    /// closes, so the broker ends too.
+    /// Returns the broker that all tests of a test program share. These tests must not kill it. When the test program ends, the broker's
+    /// standard input is closed, so the broker ends too.
     pub fn shared(kind: Kind) -> &'static Server {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| Server::start(kind, None))
     }
 
-    /// A broker that can be killed and restarted.
+    /// Returns a broker that can be killed and restarted.
     pub fn own(kind: Kind) -> Server {
         Server::start(kind, Some(TempDir::new().unwrap()))
     }
@@ -93,7 +93,7 @@ impl Server {
         let mut child = pipes.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
-        // Also reads the output that comes after the start: a full pipe would block the server.
+        // This thread also reads the output after the start, because a full pipe would block the server.
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let _ = sender.send(line);
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Kills the broker with SIGKILL: the broker can neither send anything to its clients nor write anything.
+    /// Kills the broker with SIGKILL, so that it can neither send anything to its clients nor write anything.
     pub fn kill(&mut self) {
         if let Some((mut child, stdin)) = self.process.take() {
             drop(stdin);
@@ -127,7 +127,7 @@ impl Drop for Server {
     }
 }
 
-/// Finds consecutive free ports, and returns the first one. They are below the range for outgoing connections, so that no such
+/// Finds consecutive free ports, and returns the first one. They are below the range for outgoing connections, so that no outgoing
 /// connection takes a port while its server is down.
 fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);

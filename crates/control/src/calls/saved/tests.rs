@@ -14,8 +14,8 @@ use super::*;
 use crate::fuzzing::{with_unknown_fields, without_field};
 use crate::sdp::Direction;
 
-/// States that a build before release 0.3.0 wrote of the call in `tests/it/calls/saved.rs`: after the first offer, and while an
-/// offer of Bob waits for its answer. The clock was at 3600 s at the start, and advanced by 1 s before each request.
+/// States of the call in `tests/it/calls/saved.rs`, written by a build before release 0.3.0: after the first offer, and while an offer of
+/// Bob waits for its answer. The clock started at 3600 s, and advanced by 1 s before each request.
 const OFFER: &[u8] = include_bytes!("../../../tests/data/positional-offer.bin");
 const CALL: &[u8] = include_bytes!("../../../tests/data/positional-call.bin");
 
@@ -33,7 +33,7 @@ fn read(bytes: &[u8]) -> SavedCall<Live<()>> {
     FORMAT.read(bytes).unwrap()
 }
 
-/// The key, whose suite must be AES_CM_128_HMAC_SHA1_80.
+/// Returns the key, whose suite must be AES_CM_128_HMAC_SHA1_80.
 fn bytes_of(key: &MasterKey) -> &[u8] {
     assert_eq!(key.suite(), Suite::AesCm128HmacSha1_80);
     assert!(key.mki().is_empty());
@@ -54,7 +54,7 @@ fn states_of_release_0_3_0_are_read() {
     }
 }
 
-/// A node writes what a build before release 0.3.0 wrote.
+/// For another node of a cluster, states are written as by builds before release 0.3.0.
 #[test]
 fn states_for_a_node_have_no_field_names() {
     for state in [OFFER, CALL] {
@@ -77,7 +77,7 @@ fn head_and_times_without_field_names_are_read() {
     assert_eq!(call.metadata.as_deref(), Some("x"));
     assert!(call.past.is_empty());
     let SavedCall { head, call } = read(CALL);
-    // Alice and Bob have a stream, and a second one in the offer that waits. The recorder has one.
+    // Alice and Bob have one stream, and a second one in the offer that waits for its answer. The recorder has the third.
     assert_eq!((head.last_stream, call.dialogs.len()), (3, 2));
     assert_eq!(
         (call.created_ns, call.answered_ns),
@@ -110,7 +110,7 @@ fn offer_without_field_names_is_read() {
     assert_eq!(offer.places[1].family, Family::V4);
     let fresh = offer.fresh[0].as_ref().unwrap();
     assert_eq!((fresh.stream, fresh.kind), (StreamId(1), StreamKind::Audio));
-    // Alice multiplexes, so that her leg needs one port.
+    // Alice lets RTP and RTCP share a port, so her leg needs only one.
     let local = fresh.local.each_ref();
     assert_eq!(local[0].request.port_use, PortUse::Single);
     assert_eq!(local[0].rtp, "203.0.113.7:30000".parse().unwrap());
@@ -224,7 +224,7 @@ fn streams_without_field_names_are_read() {
     let keys = spec.sides.each_ref().map(|side| side.srtp.clone().unwrap());
     assert_eq!(bytes_of(&keys[0].receive), ALICE_KEY);
     assert_eq!(bytes_of(&keys[1].receive), BOB_KEY);
-    // The registry's random numbers have equal bytes there.
+    // The registry's random generator filled the key with equal bytes.
     assert_eq!(bytes_of(&keys[0].send), [keys[0].send.expose_key()[0]; 30]);
     assert_ne!(keys[0].send, keys[1].send);
     let waiting = dialog.offer.as_ref().unwrap();
@@ -255,7 +255,7 @@ fn unknown_fields_are_ignored() {
     }
 }
 
-/// An earlier release may lack an option, or a field that may be absent. A state without its times is not used.
+/// An earlier release may lack an option, or a field that may be absent. A state without its times is refused.
 #[test]
 fn missing_optional_fields_have_defaults() {
     let bytes = FORMAT.write(&read(OFFER));
@@ -278,7 +278,7 @@ fn nesting_and_false_lengths_are_refused() {
         let bytes = [&[FORMAT.version], cbor].concat();
         checked::<()>(&bytes).unwrap_err().to_string()
     };
-    // {"x": [[[[...: an unknown field.
+    // The text {"x": [[[[... is an unknown field.
     let nested = [&[0xa1, 0x61, b'x'][..], &[0x81; 1 << 20]].concat();
     assert!(refused(&nested).ends_with("damaged: it is nested too deeply"));
     // A byte string, a text, a list and a map of 2^64 - 1 elements, in an unknown field.
@@ -286,7 +286,7 @@ fn nesting_and_false_lengths_are_refused() {
         let long = [&[0xa1, 0x61, b'x', kind][..], &[0xff; 8]].concat();
         assert!(refused(&long).contains("damaged"), "{kind:x}");
     }
-    // The same list in place of the dialogs.
+    // A list of the same length is in place of the dialogs.
     let list = [&b"\xa1\x64call\xa1\x67dialogs\x9b"[..], &[0xff; 8]].concat();
     assert!(refused(&list).ends_with("damaged: it ends too early"));
 }

@@ -1,8 +1,7 @@
-//! All keys, flags and values of the public documentation of the ng protocol, with their treatment here. `docs/ng.md` has the
-//! same table.
+//! The table of all keys, flags and values in the public documentation of the ng protocol, and how each is handled here. `docs/ng.md`
+//! contains the same table.
 //!
-//! A word that would change the media and is not supported is refused, or causes a warning. A word that is not in the table is
-//! logged once.
+//! An unsupported word is refused or causes a warning if it would change the media. A word that is not in the table is logged once.
 
 mod table;
 
@@ -14,7 +13,7 @@ use crate::text::shown;
 
 pub use table::WORDS;
 
-/// The place of a word in a request.
+/// Where a word is in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// A key of the dictionary.
@@ -27,21 +26,21 @@ pub enum Place {
     Codec,
 }
 
-/// The treatment of a word.
+/// How a word is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It has its documented effect, except for the remark.
+    /// The word has its documented effect, except for what the remark says.
     Done,
-    /// It has no effect, and that changes nothing audible.
+    /// The word has no effect, and nobody hears a difference.
     Ignored,
-    /// It has no effect, and the reply has a warning with the remark.
+    /// The word has no effect, and the remark is a warning in the reply.
     Warned,
-    /// The reply is an error.
+    /// The request fails.
     Refused,
 }
 
 impl Fate {
-    /// The name in the documentation.
+    /// Returns the name that the documentation uses.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,13 +55,13 @@ impl Fate {
 /// A word of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// Its place.
+    /// Where the word is in a request.
     pub place: Place,
     /// The word, with hyphens for spaces. A `*` at the end stands for any text.
     pub name: &'static str,
-    /// Its treatment.
+    /// How the word is handled.
     pub fate: Fate,
-    /// A sentence, or part of one.
+    /// A remark: a sentence, or part of one.
     pub remark: &'static str,
 }
 
@@ -76,7 +75,7 @@ impl Word {
     }
 }
 
-/// An index of the table by names: a request has only some of the hundreds of words.
+/// An index of the table by names. A request contains only a few of the hundreds of words.
 struct Index {
     whole: HashMap<(Place, &'static str), &'static Word>,
     /// Words that end in `*`.
@@ -112,7 +111,7 @@ fn find(place: Place, name: &str) -> Option<&'static Word> {
     })
 }
 
-/// A key, flag or value that is not in the table: shortened, and with its place.
+/// A key, flag or value that is not in the table. The text is shortened, and states where the word was.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unknown(pub String);
 
@@ -133,7 +132,7 @@ impl WordWarnings {
         }
     }
 
-    /// Adds them to the key `warning` of a reply.
+    /// Adds these warnings to the key `warning` of a reply.
     pub(super) fn tell(self, keys: &mut Dictionary) {
         if self.texts.is_empty() {
             return;
@@ -151,7 +150,7 @@ impl WordWarnings {
 /// Checks all words of a request. Passes words that are not in the table to `unknown`, and returns the warnings.
 ///
 /// # Errors
-/// If a word is refused, or is not a valid value of its key.
+/// Fails if a word is refused, or is not a valid value of its key.
 pub(super) fn check(
     request: &Request,
     unknown: &mut dyn FnMut(Unknown),
@@ -252,7 +251,7 @@ fn check_values(
     Ok(())
 }
 
-/// The table in Markdown, as in `docs/ng.md`, with a section for each place.
+/// Returns the table in Markdown, as in `docs/ng.md`, with a section for each place in a request.
 #[must_use]
 pub fn documentation() -> String {
     let mut out = String::new();
@@ -279,7 +278,7 @@ pub fn documentation() -> String {
     out
 }
 
-/// The words that are refused or warned of, in Markdown, as `docs/missing.md` has them: a row for each reason.
+/// Returns the words that are refused or cause a warning, in Markdown, as in `docs/missing.md`. There is a row for each reason.
 #[must_use]
 pub fn missing_documentation() -> String {
     let mut rows: Vec<(&str, Fate, Vec<String>)> = Vec::new();

@@ -9,8 +9,8 @@ const BOB_PCMU: &str = "m=audio 5000 RTP/AVP 0\n";
 
 #[test]
 fn a_re_offer_keeps_ports_and_changes_nothing_before_its_answer() {
-    // RFC 3264, section 8.3.1: "the offerer MUST be prepared to receive media on both the old and new ports as soon as the offer is sent". The
-    // relay's ports stay.
+    // The relay's ports stay. "the offerer MUST be prepared to receive media on both the old and new ports as soon as the offer is sent"
+    // (RFC 3264, section 8.3.1).
     let mut bench = call();
     let before = bench.only().spec.clone();
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, "m=audio 4100 RTP/AVP 0\n"), &[("to-tag", "b")]));
@@ -68,7 +68,7 @@ fn repeated_answer_changes_nothing() {
 
 #[test]
 fn a_held_call_resumes() {
-    // RFC 3264, section 8.4: "sendonly", answered by "recvonly".
+    // This is hold by "sendonly", answered by "recvonly" (RFC 3264, section 8.4).
     let mut bench = call();
     ok(bench.offer(
         &sdp(ALICE, &format!("{PCMU}a=sendonly\n")),
@@ -85,7 +85,8 @@ fn a_held_call_resumes() {
 
 #[test]
 fn an_address_of_zeros_puts_the_party_on_hold() {
-    // "a media section with a zero IP address would come out as `sendonly` or `inactive`"; "the zero address in the SDP is passed through".
+    // This is hold by a zero address. "a media section with a zero IP address would come out as `sendonly` or `inactive`", and "the zero
+    // address in the SDP is passed through".
     let mut bench = call();
     let hold = sdp("0.0.0.0", PCMU);
     let to_bob = sdp_of(bench.offer(&hold, &[("to-tag", "b")]));
@@ -99,19 +100,19 @@ fn an_address_of_zeros_puts_the_party_on_hold() {
         to_bob.contains("c=IN IP4 203.0.113.7\r\n") && to_bob.contains("a=sendonly\r\n"),
         "{to_bob}"
     );
-    // "will leave the media direction attributes [...] unchanged".
+    // The flag "will leave the media direction attributes [...] unchanged".
     let to_bob = sdp_of(bench.offer(&hold, &[("to-tag", "b"), ("flags", "original-sendrecv")]));
     assert!(!to_bob.contains("sendonly"), "{to_bob}");
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     let [a, _] = &bench.only().spec.sides;
     assert!(a.may_send && !a.may_receive);
-    // The party's address is not forgotten.
+    // The hold address does not replace the party's address.
     assert_eq!(a.rtp, Some("198.51.100.1:4000".parse().unwrap()));
 }
 
 #[test]
 fn a_line_can_be_added_rejected_and_accepted_again() {
-    // RFC 3264, section 8.1 to 8.3.
+    // Media are added, removed and changed (RFC 3264, sections 8.1 to 8.3).
     let mut bench = call();
     let video = "m=video 4002 RTP/AVP 96\na=rtpmap:96 VP8/90000\n";
     let both = sdp(ALICE, &format!("{PCMU}{video}"));
@@ -178,7 +179,7 @@ fn a_re_offer_replaces_audio_by_fax() {
     );
     ok(bench.answer(&sdp(BOB, "m=image 5000 udptl t38\n"), &[]));
     assert_eq!(bench.only().ports[0].number, 30_004);
-    // Fax has no RTCP.
+    // T.38 fax has no RTCP.
     assert_eq!(bench.only().spec.sides[0].rtcp, None);
     assert_eq!(bench.ports.open().len(), 2);
 }
@@ -190,13 +191,13 @@ fn each_branch_of_a_forked_call_has_its_own_ports() {
     let first = sdp_of(bench.offer(&offer, &[("via-branch", "1")]));
     let second = sdp_of(bench.offer(&offer, &[("via-branch", "2")]));
     assert!(first.contains("m=audio 30002 ") && second.contains("m=audio 30006 "));
-    // The same branch again is not a fork.
+    // A second offer on the same branch is not a fork.
     let again = sdp_of(bench.offer(&offer, &[("via-branch", "1")]));
     assert_eq!(first, again);
     let to_alice = sdp_of(bench.answer(&sdp(BOB, BOB_PCMU), &[("via-branch", "1")]));
     assert!(to_alice.contains("m=audio 30000 "), "{to_alice}");
     assert_eq!(bench.streams.len(), 1);
-    // The answered branch ends. The other one can still be answered for a while.
+    // The answered branch ends. The other branch can still be answered for a while.
     let keys = [
         ("command", "delete"),
         ("call-id", "c"),
@@ -250,7 +251,7 @@ fn an_answer_of_another_phone_replaces_the_address_of_the_first() {
         bench.only().spec.sides[1].rtp,
         Some("198.51.100.3:6000".parse().unwrap())
     );
-    // From now on both tags find the dialog; the last one is the party's.
+    // From now on both tags select the dialog, and the later tag is the party's own.
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, PCMU), &[("to-tag", "b2")]));
     assert!(to_bob.contains("m=audio 30002 "), "{to_bob}");
 }
@@ -318,8 +319,8 @@ fn later_signal_cancels_a_delayed_delete() {
 
 #[test]
 fn offers_that_cross_do_not_mix() {
-    // RFC 3264, section 4: "If an agent receives an offer after having sent one, but before receiving an answer to it, this is considered a
-    // "glare" condition." SIP refuses one of them (491).
+    // Both parties offer at the same time, and SIP refuses one of the offers (491). "If an agent receives an offer after having sent one,
+    // but before receiving an answer to it, this is considered a "glare" condition." (RFC 3264, section 4)
     let mut bench = call();
     let before = bench.only().spec.clone();
     ok(bench.offer(
@@ -329,7 +330,7 @@ fn offers_that_cross_do_not_mix() {
     let of_bob = [("call-id", "c"), ("from-tag", "b"), ("to-tag", "a")];
     let offer = sdp(BOB, "m=audio 5200 RTP/AVP 0\n");
     ok(bench.ask(&with(&of_bob, &[("command", "offer"), ("sdp", &offer)])));
-    // The answer to the refused offer is invalid.
+    // Because the offer was refused, there is nothing to answer.
     error(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     assert_eq!(bench.only().spec, before);
     ok(bench.ask(&with(
@@ -343,7 +344,7 @@ fn offers_that_cross_do_not_mix() {
 
 #[test]
 fn an_offer_may_come_with_the_answer_of_an_invitation() {
-    // An INVITE without a description: the callee offers in its 200, the caller answers in its ACK. The proxy names both tags.
+    // The INVITE has no description. The callee offers in its 200 response, and the caller answers in its ACK. The proxy names both tags.
     let mut bench = Bench::default();
     let of_bob = [("call-id", "c"), ("from-tag", "b"), ("to-tag", "a")];
     let offer = sdp(BOB, BOB_PCMU);

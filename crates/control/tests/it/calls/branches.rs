@@ -1,4 +1,4 @@
-//! Branches of a forking proxy, and parties that move to another family of addresses.
+//! Branches of a forking proxy, and parties that move to another address family.
 
 use threadbare_control::fuzzing::Bench;
 
@@ -17,7 +17,7 @@ fn answer_of(bench: &mut Bench, tag: &str, branch: &str) -> String {
     sdp_of(bench.ask(&with(&base, &more)))
 }
 
-/// Alice's offer on two branches; the second one has answered.
+/// Alice offers on two branches, and the second one answers.
 fn forked() -> Bench {
     let mut bench = Bench::default();
     for branch in ["1", "2"] {
@@ -47,7 +47,7 @@ fn after_deleting_one_branch_the_other_branches_can_be_answered() {
         let mut bench = forked();
         delete(&mut bench, more);
         assert!(bench.streams.is_empty(), "{more:?}");
-        // The other branch may ring as long as an INVITE may: more than three minutes (RFC 3261, section 16.6, timer C).
+        // The other branch may ring as long as any INVITE: more than three minutes (RFC 3261, section 16.6, timer C).
         bench.advance(179 * S);
         let to_alice = answer_of(&mut bench, "b1", "1");
         assert!(to_alice.contains("m=audio 30000 "), "{more:?}: {to_alice}");
@@ -90,7 +90,7 @@ fn party_that_moves_to_another_family_is_followed() {
         assert!(to_bob.contains("c=IN IP4 203.0.113.7"), "{to_bob}");
         let to_alice = sdp_of(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
         assert!(to_alice.contains("c=IN IP6 2001:db8::7"), "{to_alice}");
-        // To IPv4, and back.
+        // Alice moves to IPv4, and back.
         for (offer, ours) in [
             (sdp(ALICE, PCMU), "c=IN IP4 203.0.113.7"),
             (v6(V6, PCMU), "c=IN IP6 2001:db8::7"),
@@ -114,7 +114,7 @@ fn callee_that_moves_to_another_family_is_followed() {
     let answer = sdp(ALICE, PCMU);
     let to_bob = sdp_of(bench.ask(&with(&of_bob, &[("command", "answer"), ("sdp", &answer)])));
     assert!(to_bob.contains("c=IN IP6 2001:db8::7"), "{to_bob}");
-    // An old-style hold (address of zeros) does not reveal the address family.
+    // The old form of hold, an address of all zeros, does not show the party's address family.
     let hold = sdp("0.0.0.0", BOB_PCMU);
     ok(bench.ask(&with(&of_bob, &[("command", "offer"), ("sdp", &hold)])));
     let to_bob = sdp_of(bench.ask(&with(&of_bob, &[("command", "answer"), ("sdp", &answer)])));
@@ -153,7 +153,7 @@ fn lines_of_two_families_get_separate_addresses() {
 
 const HOSTS: [&str; 2] = [ALICE, BOB];
 
-/// The ports to which RTCP of Alice and Bob is sent, and whether RTP uses the same.
+/// Returns the ports to which the RTCP of Alice and of Bob is sent, and whether RTP goes to the same port.
 fn rtcp(offer: &str, flags: &str, answer: &str) -> [(u16, bool); 2] {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, &format!("m={offer}")), &[("rtpp-flags", flags)]));
@@ -168,7 +168,7 @@ fn rtcp(offer: &str, flags: &str, answer: &str) -> [(u16, bool); 2] {
 
 #[test]
 fn rtcp_keeps_its_port_if_multiplexing_is_not_answered() {
-    // RFC 5761, section 5.1.1: an answer without the attribute refuses it.
+    // An answer without the attribute refuses multiplexing (RFC 5761, section 5.1.1).
     let audio = |port: u16, more: &str| format!("audio {port} RTP/AVP 0\n{more}");
     let mux = "a=rtcp-mux\n";
     let apart = "a=rtcp-mux\na=rtcp:4444\n";
@@ -183,7 +183,7 @@ fn rtcp_keeps_its_port_if_multiplexing_is_not_answered() {
         [(4444, false), (5001, false)]
     );
     assert_eq!(rtcp(&offers[1], "", &plain), [(4000, true), (5001, false)]);
-    // Bob accepts a feature that was not offered.
+    // Bob accepts multiplexing, which was not offered.
     assert_eq!(
         rtcp(&audio(4000, ""), "", &audio(5000, mux)),
         [(4001, false), (5001, false)]
@@ -192,7 +192,7 @@ fn rtcp_keeps_its_port_if_multiplexing_is_not_answered() {
         rtcp(&offers[0], "", &audio(5000, mux)),
         [(4000, true), (5000, true)]
     );
-    // Media that are only forwarded: the parties agree with each other.
+    // If media are only forwarded, the parties negotiate multiplexing with each other.
     let video = |port: u16, more: &str| format!("video {port} RTP/AVP 96\n{more}");
     assert_eq!(
         rtcp(&video(4000, mux), "", &video(5000, "")),

@@ -1,9 +1,9 @@
-//! Helpers of several tests.
+//! Helpers that several tests use.
 
 use threadbare_control::fuzzing::Bench;
 use threadbare_control::ng::{Dictionary, Reply, Value};
 
-/// A description with these lines after those of the session.
+/// Returns a description of `host`, with these lines after those of the session.
 pub(crate) fn sdp(host: &str, lines: &str) -> String {
     format!("v=0\r\no=- 1 1 IN IP4 {host}\r\ns=-\r\nc=IN IP4 {host}\r\nt=0 0\r\n{lines}")
         .replace("\r\n", "\n")
@@ -22,7 +22,7 @@ pub(crate) fn ok(reply: Reply) -> Dictionary {
     }
 }
 
-/// The reason of an error.
+/// Returns the reason of an error.
 pub(crate) fn error(reply: Reply) -> String {
     match reply {
         Reply::Error(reason) => reason,
@@ -38,7 +38,7 @@ pub(crate) fn sdp_of(reply: Reply) -> String {
         .to_owned()
 }
 
-/// The `warning` of a reply; empty without one.
+/// Returns the `warning` of a reply, which is empty if there is none.
 pub(crate) fn warning(reply: &Dictionary) -> &str {
     reply
         .get("warning")
@@ -46,12 +46,12 @@ pub(crate) fn warning(reply: &Dictionary) -> &str {
         .unwrap_or_default()
 }
 
-/// All `m=` lines.
+/// Returns all `m=` lines.
 pub(crate) fn media(sdp: &str) -> Vec<&str> {
     sdp.lines().filter(|line| line.starts_with("m=")).collect()
 }
 
-/// The values of an attribute.
+/// Returns the values of an attribute.
 pub(crate) fn attributes<'a>(sdp: &'a str, name: &str) -> Vec<&'a str> {
     let attributes = sdp.lines().filter_map(|line| line.strip_prefix("a="));
     attributes
@@ -59,7 +59,7 @@ pub(crate) fn attributes<'a>(sdp: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// The keys of a call between Alice (tag a) and Bob (tag b), followed by others.
+/// Sends requests about a call between Alice (tag a) and Bob (tag b). `more` keys follow those of the call.
 pub(crate) trait Ask {
     fn offer(&mut self, sdp: &str, more: &[(&str, &str)]) -> Reply;
     fn answer(&mut self, sdp: &str, more: &[(&str, &str)]) -> Reply;
@@ -95,7 +95,7 @@ impl Ask for Bench {
     }
 }
 
-/// A call of PCMU between Alice, port 4000, and Bob, port 5000.
+/// Sets up a call of PCMU between Alice, port 4000, and Bob, port 5000.
 pub(crate) fn call() -> Bench {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, PCMU), &[]));

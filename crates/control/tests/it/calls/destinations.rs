@@ -1,4 +1,4 @@
-//! Addresses in descriptions that may get no media.
+//! Addresses in descriptions to which no media may be sent.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use threadbare_rtp_types::policy::{MediaPolicy, MediaPorts};
 
 use super::common::*;
 
-/// Calls have their ports at the bench's address.
+/// Creates a registry whose calls have ports at the address of the test bench.
 fn bench() -> Bench {
     let mut bench = Bench::default();
     let at = [203, 0, 113, 7].into();

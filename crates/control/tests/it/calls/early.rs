@@ -24,7 +24,7 @@ fn is_play(command: &StreamCommand) -> bool {
 
 #[test]
 fn ringback_goes_to_the_address_of_the_offer_and_the_answer_continues_its_stream() {
-    // Towards the other side: the offered transport, and SRTP.
+    // The other side is offered plain RTP once, and SRTP once.
     for more in [&[][..], &[("transport-protocol", "RTP/SAVP")]] {
         let mut bench = Bench::default();
         let to_bob = sdp_of(bench.offer(&sdp(ALICE, "m=audio 4000 RTP/AVP 18 0\n"), more));
@@ -35,7 +35,7 @@ fn ringback_goes_to_the_address_of_the_offer_and_the_answer_continues_its_stream
         let [alice, bob] = &carried.spec.sides;
         assert_eq!(alice.rtp, Some("198.51.100.1:4000".parse().unwrap()));
         assert!(alice.may_receive);
-        // G.729 cannot be encoded here, PCMU can.
+        // G.729 cannot be encoded here, but PCMU can.
         assert_eq!(alice.codec.as_deref(), Some("PCMU/8000"));
         assert_eq!(
             (bob.rtp, bob.learn),

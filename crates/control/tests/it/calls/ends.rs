@@ -1,4 +1,4 @@
-//! Limits and time-outs by their usual names, and reports of calls.
+//! Limits, time-outs and reports of calls, by the names that rtpengine uses.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::common::*;
 
 const BOB_PCMU: &str = "m=audio 5000 RTP/AVP 0\n";
 
-/// Short time-outs, all different.
+/// Returns settings with short time-outs, which all differ.
 fn short() -> Settings {
     Settings {
         timeouts: Timeouts {
@@ -33,7 +33,7 @@ fn answered(bench: &mut Bench, lines: &str) {
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
 }
 
-/// Media arrive every second until then.
+/// Lets media arrive every second until `until_ns`.
 fn talk(bench: &mut Bench, until_ns: u64) {
     while bench.now_ns < until_ns && !bench.streams.is_empty() {
         bench.advance(S);
@@ -46,7 +46,7 @@ fn talk(bench: &mut Bench, until_ns: u64) {
     }
 }
 
-/// The second at which the call ended, and the reason.
+/// Returns the second at which the call ended, and the reason.
 fn end(bench: &mut Bench) -> (u64, EndReason) {
     bench.advance(1000 * S);
     assert!(bench.calls.is_empty() && bench.streams.is_empty() && bench.ports.open().is_empty());
@@ -62,13 +62,14 @@ fn a_call_whose_offer_gets_no_answer_ends() {
     let mut bench = Bench::new(short());
     ok(bench.offer(&sdp(ALICE, PCMU), &[]));
     bench.advance(4 * S);
-    // A new offer starts its own time-out.
+    // A second offer starts the time-out again.
     ok(bench.offer(&sdp(ALICE, PCMU), &[]));
     assert_eq!(end(&mut bench), (14, EndReason::OfferTimeout));
     assert_eq!(bench.calls.totals().ended(EndReason::OfferTimeout), 1);
 }
 
-/// Without this share, 44 offers of 16 lines could take all ports of the default range for an hour.
+/// Offers without an answer may take only a share of the ports. Otherwise 44 offers of 16 lines could take all ports of the default range
+/// for an hour.
 #[test]
 fn unanswered_offers_get_half_of_the_ports_and_limits_count_streams() {
     let settings = Settings {
@@ -98,7 +99,7 @@ fn unanswered_offers_get_half_of_the_ports_and_limits_count_streams() {
     ok(offer(&mut bench, "4", &PCMU.repeat(7)));
     let reason = error(offer(&mut bench, "5", PCMU));
     assert!(reason.contains("max-sessions"), "{reason}");
-    // All calls end by their time-outs and release their ports.
+    // All calls end by their time-outs, and release their ports.
     bench.advance(1000 * S);
     assert_eq!((bench.calls.len(), bench.calls.streams_len()), (0, 0));
     ok(offer(&mut bench, "6", &lines));
@@ -129,7 +130,7 @@ fn a_call_ends_after_the_final_timeout() {
     answered(&mut bench, "");
     talk(&mut bench, 200 * S);
     assert_eq!(end(&mut bench), (100, EndReason::FinalTimeout));
-    // 0 in the operator's file means none.
+    // 0 in the operator's file switches a time-out off.
     let mut settings = short();
     settings.timeouts.final_ns = None;
     let mut bench = Bench::new(settings);
@@ -150,7 +151,7 @@ fn changed_settings_apply_to_current_calls() {
 
 #[test]
 fn sessions_are_limited() {
-    // "instead of replying with an error, rtpengine responds with the string `load limit`".
+    // The reply may be just this string: "instead of replying with an error, rtpengine responds with the string `load limit`".
     let mut bench = Bench::new(short());
     let offer = sdp(ALICE, PCMU);
     let ask = |bench: &mut Bench, call: &str, more: &[(&str, &str)]| {
@@ -173,7 +174,7 @@ fn sessions_are_limited() {
     );
     let limited = ask(&mut bench, "3", &[("supports", "load limit")]);
     assert!(matches!(limited, Reply::LoadLimit(_)), "{limited:?}");
-    // Running calls continue.
+    // The limit does not affect running calls.
     ok(ask(&mut bench, "2", &[]));
     ok(bench.ask(&[
         ("command", "delete"),
@@ -194,7 +195,7 @@ fn sessions_are_limited() {
     bench.calls.set_draining(false);
     ok(ask(&mut bench, "3", &[]));
     assert_eq!(bench.calls.totals().refused, 4);
-    // The number of a call's dialogs is limited too. The first offer belongs to the dialog that has no branch yet.
+    // The number of a call's dialogs is limited too. The first offer with a branch continues the dialog that has no branch yet.
     for branch in 0..32 {
         ok(ask(
             &mut bench,
@@ -316,7 +317,7 @@ fn query_returns_the_known_state() {
     assert_eq!(told["SSRC"]["77"]["average MOS"]["MOS"], 43);
     assert_eq!(told["SSRC"]["77"]["lowest MOS"]["reported at"], 4);
     error(bench.ask(&[("command", "query"), ("call-id", "x")]));
-    // `delete` reports the same, unless it is the fast form.
+    // The reply to `delete` has the same report, unless the request asks for the short form.
     let delete = request(&[
         ("command", "delete"),
         ("call-id", "c"),
@@ -367,7 +368,7 @@ fn calls_are_listed_and_counted() {
     assert_eq!(told["controlstatistics"]["totalerrorcount"], 1);
 }
 
-/// The uptime is the process's, not that of the machine's clock that the registry gets.
+/// The registry's clock counts from the start of the machine, but the uptime is that of the process.
 #[test]
 fn the_uptime_counts_from_the_start() {
     let mut bench = Bench::new(Settings {

@@ -10,7 +10,7 @@ fn numbers(map: &Option<std::sync::Arc<PayloadMap>>) -> Vec<u8> {
     entries.map(|one| one.payload_type.0).collect()
 }
 
-/// The answer for Alice, if Bob gives this answer to her offer.
+/// Returns the description that Alice gets if Bob gives this answer to her offer.
 fn answered(offer: &str, answer: &str) -> (Bench, String) {
     let mut bench = Bench::default();
     let offer = format!("m=audio 4000 RTP/AVP {offer}\n");
@@ -22,8 +22,8 @@ fn answered(offer: &str, answer: &str) -> (Bench, String) {
 
 #[test]
 fn formats_are_matched_as_phones_write_them() {
-    // RFC 3551, section 4.5.2 (G722 counts 8000 units per second), RFC 7587, section 7 (two channels), RFC 4733, section 2.1 (the
-    // clock of events is that of the audio).
+    // The clock rate of G722 is 8000 (RFC 3551, section 4.5.2), Opus has two channels (RFC 7587, section 7), and events have the clock rate
+    // of the audio (RFC 4733, section 2.1).
     for (offer, answer, formats) in [
         ("9\na=rtpmap:9 G722/16000", "9\na=rtpmap:9 G722/8000", "9"),
         ("9\na=rtpmap:9 G722/8000", "9\na=rtpmap:9 g722/16000/1", "9"),
@@ -75,7 +75,7 @@ fn g722_and_opus_are_recognised_as_phones_write_them() {
     for (map, number) in [("G722/16000", 9), ("opus/48000", 96)] {
         let one = format!("{number}\na=rtpmap:{number} {map}");
         let (bench, to_alice) = answered(&one, &one);
-        // The offerer can read its own spelling.
+        // The answer has the offerer's own spelling, which the offerer can read.
         assert!(
             to_alice.contains(&format!("a=rtpmap:{number} {map}\r\n")),
             "{to_alice}"
@@ -116,7 +116,7 @@ fn payload_types_64_to_95_cause_a_warning_with_mux() {
             (vec![0], vec![0])
         );
     }
-    // Without another codec, the line is unusable.
+    // Without another codec, the whole line is unusable.
     let alone = lines.replace(" 0 72", " 72");
     let reason = error(bench.offer(&sdp(ALICE, &alone), &[("call-id", "d")]));
     assert!(reason.contains("codec"), "{reason}");
@@ -140,7 +140,7 @@ fn payload_types_64_to_95_are_codecs_without_mux() {
             (all.clone(), all)
         );
     }
-    // The sides may multiplex independently: `rtcp-mux-demux` here, and an answer without it.
+    // Each side may multiplex independently of the other: with `rtcp-mux-demux`, or if the answer lacks the attribute.
     for (more, mux) in [("", "a=rtcp-mux\n"), ("rtcp-mux-demux", "")] {
         let mut bench = Bench::default();
         let offer = format!("{}a=rtcp-mux\n", lines.replace(" 72", " 0 72"));
@@ -156,7 +156,7 @@ fn payload_types_64_to_95_are_codecs_without_mux() {
         assert_eq!(numbers(&sides[0].takes), [0]);
         assert_eq!(numbers(&sides[1].takes), of_bob);
     }
-    // A new offer with multiplexing negotiates the numbers again.
+    // If a new offer has multiplexing, the payload types are negotiated again.
     let mux = |lines: &str| format!("{}a=rtcp-mux\n", lines.replace(" 72", " 0 72"));
     ok(bench.offer(&sdp(ALICE, &mux(lines)), &[("to-tag", "b")]));
     ok(bench.answer(&sdp(BOB, &mux(&bob)), &[]));
@@ -191,8 +191,8 @@ fn a_codec_that_cannot_be_transcoded_causes_a_warning() {
 
 #[test]
 fn the_answer_does_not_change_the_packet_time_to_the_offerer() {
-    // `ptime` is for the receiver of the offer. The offerer's wish is in a=ptime (RFC 8866, section 6.4); rtpengine 10.5.3.5
-    // keeps it.
+    // `ptime` is for the receiver of the offer. The offerer states its own wish in a=ptime (RFC 8866, section 6.4), and rtpengine 10.5.3.5
+    // keeps that.
     let mut bench = Bench::default();
     let lines = |port: u16, ms: u32| format!("m=audio {port} RTP/AVP 0\na=ptime:{ms}\n");
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, &lines(4000, 50)), &[("ptime", "30")]));
@@ -201,13 +201,13 @@ fn the_answer_does_not_change_the_packet_time_to_the_offerer() {
     assert_eq!(attributes(&to_alice, "ptime"), ["ptime:50"]);
     let [a, b] = &bench.only().spec.sides;
     assert_eq!([a.packet_ms, b.packet_ms], [Some(50), Some(30)]);
-    // An offerer without a wish gets the default (RFC 3551, section 4.2), whatever the other side sends.
+    // An offerer that states no wish gets the default (RFC 3551, section 4.2), whatever the other side sends.
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, PCMU), &[("ptime", "30")]));
     ok(bench.answer(&sdp(BOB, &lines(5000, 60)), &[]));
     let [a, b] = &bench.only().spec.sides;
     assert_eq!([a.packet_ms, b.packet_ms], [Some(20), Some(30)]);
-    // The request's value for the offerer has precedence.
+    // A value for the offerer in the request overrides the offerer's own.
     let mut bench = Bench::default();
     let both = [("ptime", "30"), ("ptime-reverse", "40")];
     ok(bench.offer(&sdp(ALICE, &lines(4000, 50)), &both));
@@ -217,14 +217,14 @@ fn the_answer_does_not_change_the_packet_time_to_the_offerer() {
 
 #[test]
 fn codec_specification_sets_the_packet_time_of_an_added_codec() {
-    // The documented parts after the bit rate: packet time, format parameters, encoder options.
+    // After the bit rate, the documentation has packet time, format parameters and encoder options.
     let mut bench = Bench::default();
     let flags = [("flags", "codec-transcode-PCMA////40")];
     assert_eq!(warning(&ok(bench.offer(&sdp(ALICE, PCMU), &flags))), "");
     ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 8\n"), &[]));
     let [a, b] = &bench.only().spec.sides;
     assert_eq!([a.packet_ms, b.packet_ms], [None, Some(40)]);
-    // Encoder options are not silently lost.
+    // The reply warns if encoder options are ignored.
     let mut bench = Bench::default();
     let flags = [(
         "flags",

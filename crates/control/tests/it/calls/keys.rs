@@ -5,11 +5,11 @@ use threadbare_rtp_types::srtp::{Crypto, Suite};
 
 use super::common::*;
 
-/// RFC 4568, section 6.1, has such keys: base64 of 30 bytes.
+/// A key as in RFC 4568, section 6.1: base64 of 30 bytes.
 const KEY: &str = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
 const OTHER: &str = "PS1uQCVeeCFCanVmcjkpPywjNWhcYD0mXXtxaVBR";
 
-/// All `a=crypto` lines.
+/// Returns all `a=crypto` lines.
 fn cryptos(sdp: &str) -> Vec<Crypto> {
     let values = sdp
         .lines()
@@ -19,7 +19,7 @@ fn cryptos(sdp: &str) -> Vec<Crypto> {
         .collect()
 }
 
-/// Their tags and suites.
+/// Returns the tags and suites of all `a=crypto` lines.
 fn suites(sdp: &str) -> Vec<(u32, &'static str)> {
     cryptos(sdp)
         .iter()
@@ -80,7 +80,7 @@ fn srtp_becomes_plain_rtp() {
         "{to_bob}"
     );
     let to_alice = sdp_of(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 0\n"), &[]));
-    // The first suite with its tag (RFC 4568, section 5.1.2), and another key.
+    // The answer has the first suite with its tag (RFC 4568, section 5.1.2), and another key.
     assert_eq!(suites(&to_alice), [(7, "AES_CM_128_HMAC_SHA1_32")]);
     let keys = bench.only().spec.sides[0].srtp.clone().unwrap();
     assert_eq!(keys.send, cryptos(&to_alice)[0].key);
@@ -134,7 +134,8 @@ fn sdes_flags_select_the_offered_suites() {
             to_bob,
         )
     };
-    // "Exclude individual crypto suites", "Add only these individual crypto suites", "The order, in which crypto suites are being added".
+    // The options are "Exclude individual crypto suites", "Add only these individual crypto suites", and "The order, in which crypto suites
+    // are being added".
     let (no, _) = offered("SDES-no-AES_CM_128_HMAC_SHA1_80 SDES-no-AEAD_AES_256_GCM");
     assert_eq!(
         no,
@@ -193,7 +194,7 @@ fn an_answer_without_a_key_is_refused_and_changes_nothing() {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, PCMU), SAVP));
     error(bench.answer(&sdp(BOB, &secure(5000, "")), &[]));
-    // An unknown suite is refused.
+    // A suite that was not offered is refused.
     error(bench.answer(
         &sdp(BOB, &secure(5000, &crypto(1, "F8_128_HMAC_SHA1_80", KEY))),
         &[],
@@ -211,7 +212,7 @@ fn an_answer_without_a_key_is_refused_and_changes_nothing() {
 
 #[test]
 fn key_identifiers_and_lifetimes_are_stored_with_the_keys() {
-    // RFC 4568, section 6.1. The identifier is in both sides' packets, and ours equals the offer's.
+    // The key has an identifier (RFC 4568, section 6.1), which the packets of both sides contain. Ours equals that of the offer.
     let line = |rest: &str| format!("a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}{rest}\n");
     let mut bench = Bench::default();
     let offer = sdp(ALICE, &secure(4000, &line("|2^31|1:4")));
@@ -226,7 +227,7 @@ fn key_identifiers_and_lifetimes_are_stored_with_the_keys() {
     };
     assert_eq!(mkis(0), [[0, 0, 0, 1], [0, 0, 0, 1]]);
     assert_eq!(mkis(1), [vec![1, 2], vec![]]);
-    // The same offer again keeps our key; another identifier gets another key.
+    // If the same offer comes again, our key stays. Another identifier gets another key.
     let before = cryptos(&to_alice)[0].key.clone();
     for (rest, is_same) in [("|2^31|1:4", true), ("|2:4", false)] {
         ok(bench.offer(&sdp(ALICE, &secure(4000, &line(rest))), &[("to-tag", "b")]));
@@ -239,8 +240,7 @@ fn key_identifiers_and_lifetimes_are_stored_with_the_keys() {
 
 #[test]
 fn an_answer_with_an_offered_suite_under_another_tag_is_accepted() {
-    // RFC 4568, section 5.1.2, requires the tag of the offer; some phones write others. The suite tells which of our keys
-    // is meant.
+    // RFC 4568, section 5.1.2, requires the tag of the offer, but some phones write others. The suite shows which of our keys is meant.
     let mut bench = Bench::default();
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, PCMU), SAVP));
     let ours = cryptos(&to_bob);

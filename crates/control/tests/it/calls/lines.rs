@@ -1,4 +1,4 @@
-//! Lines of a description that are replaced, and lines that stay.
+//! Lines of a description: some are replaced, and the others stay.
 
 use threadbare_control::calls::CallId;
 use threadbare_control::fuzzing::Bench;
@@ -8,10 +8,10 @@ use super::common::*;
 #[test]
 fn connection_lines_are_replaced_in_place() {
     let mut bench = Bench::default();
-    // In the medium only; in both; in the session only, while another medium has its own.
+    // The address is in the medium only, in both, or in the session only while another medium has its own.
     let media = "v=0\no=- 1 1 IN IP4 192.0.2.9\ns=-\nt=0 0\nm=audio 4000 RTP/AVP 0\ni=x\nc=IN IP4 192.0.2.1\nb=AS:64\n";
     let to_bob = sdp_of(bench.offer(media, &[]));
-    // Line endings stay too.
+    // Line endings do not change either.
     assert_eq!(
         to_bob,
         "v=0\no=- 1 1 IN IP4 192.0.2.9\ns=-\nt=0 0\nm=audio 30002 RTP/AVP 0\ni=x\nc=IN IP4 203.0.113.7\nb=AS:64\na=rtcp:30003\n"
@@ -55,7 +55,7 @@ fn held_line_keeps_its_own_connection_address() {
 
 #[test]
 fn party_with_a_host_name_is_learned() {
-    // A host name is not resolved: the peer's packets show its address.
+    // A host name is not resolved, because the peer's packets show its address.
     let mut bench = Bench::default();
     let offer = sdp(ALICE, PCMU).replace("c=IN IP4 198.51.100.1", "c=IN IP4 phone.example");
     ok(bench.offer(&offer, &[]));
@@ -87,7 +87,7 @@ fn the_view_of_a_call_has_its_parties_and_streams() {
 
 #[test]
 fn attributes_are_edited_by_request() {
-    // "`a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar baz quuz`".
+    // Patterns: "`a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar baz quuz`".
     let lines = "m=audio 4000 RTP/AVP 0\na=foo:bar baz\na=foo:other\na=x\na=xy\na=ptime:20\n";
     let edited = |flags: &str| {
         let mut bench = Bench::default();
@@ -111,7 +111,7 @@ fn attributes_are_edited_by_request() {
         edited("sdp-attr=[audio=[add=[x mine]]]"),
         [&all[..], &["mine"]].concat()
     );
-    // As flags, "equals sign (`=`) can be escaped as double dashes (`--`) and spaces can be escaped as double periods (`..`)".
+    // In flags, "equals sign (`=`) can be escaped as double dashes (`--`) and spaces can be escaped as double periods (`..`)".
     assert_eq!(edited("sdp-attr-remove-audio-foo:bar..baz"), all[1..]);
     assert_eq!(
         edited("sdp-attr-substitute-audio-ptime:20>ptime:40 sdp-attr-substitute-audio-x>y--z")[2..],

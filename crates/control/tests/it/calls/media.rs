@@ -12,7 +12,7 @@ fn ask(bench: &mut Bench, command: &str, more: &[(&str, &str)]) -> threadbare_co
     bench.ask(&with(&[("command", command), ("call-id", "c")], more))
 }
 
-/// For Alice and Bob: blocked, silenced, DTMF blocked.
+/// Returns for Alice and for Bob: whether media are blocked, whether they are silenced, and whether DTMF is blocked.
 fn mutes(bench: &Bench) -> [[bool; 3]; 2] {
     let sides = &bench.only().spec.sides;
     sides
@@ -31,8 +31,8 @@ fn parties_are_blocked_and_silenced() {
     assert_eq!(mutes(&bench), [[true, false, false], [false, true, false]]);
     ok(ask(&mut bench, "block DTMF", &[]));
     assert_eq!(mutes(&bench), [[true, false, true], [false, true, true]]);
-    // "Unblocking packets for the entire call [...] does not automatically unblock packets for participants which had their packets
-    // blocked directionally, unless the string `all`".
+    // This does not affect mutes of single parties: "Unblocking packets for the entire call [...] does not automatically unblock packets
+    // for participants which had their packets blocked directionally, unless the string `all`".
     ok(ask(&mut bench, "unblock media", &[]));
     assert_eq!(mutes(&bench)[0], [true, false, true]);
     ok(ask(&mut bench, "unblock media", &[("flags", "all")]));
@@ -96,8 +96,9 @@ fn traffic_is_dropped_by_request() {
 
 #[test]
 fn dtmf_digits_are_played() {
-    // "defaults to 250 ms, with a minimum of 100 and a maximum of 5000"; "defaults to -8 dB, [...] positive integers being interpreted as
-    // negative"; "(`0` - `9`, `*`, `#`, `A` - `D`)", by RFC 4733, section 3.2: 10 is `*`, 11 `#`.
+    // The duration "defaults to 250 ms, with a minimum of 100 and a maximum of 5000". The volume "defaults to -8 dB, [...] positive
+    // integers being interpreted as negative". The code is one of "(`0` - `9`, `*`, `#`, `A` - `D`)", and 10 means `*`, 11 `#` (RFC 4733,
+    // section 3.2).
     let mut bench = call();
     let mut key = |more: &[(&str, &str)]| {
         ok(ask(
@@ -222,7 +223,7 @@ fn requested_media_are_played() {
         .contains("db-id")
     );
     error(ask(&mut bench, "play media", &[("from-tag", "a")]));
-    // No stream is running yet.
+    // Before the answer, no stream is running.
     ok(bench.offer(&sdp(ALICE, PCMU), &[("call-id", "d")]));
     let reason = error(bench.ask(&[
         ("command", "stop media"),
@@ -256,10 +257,10 @@ fn echo_is_for_the_sender_or_the_receiver_of_the_message() {
         ok(bench.offer(&sdp(ALICE, PCMU), &[("media-echo", way)]));
         ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
         assert_eq!(echo(&bench), expected, "{way}");
-        // DTMF of a party that is not heard is dropped too.
+        // The DTMF digits of a party that is not heard are dropped too.
         let keys = mutes(&bench).map(|side| side[2]);
         assert_eq!(keys, expected.1, "{way}");
-        // In the answer, Bob is the author.
+        // Here the option is in the answer, whose author is Bob.
         let mut bench = Bench::default();
         ok(bench.offer(&sdp(ALICE, PCMU), &[]));
         ok(bench.answer(&sdp(BOB, BOB_PCMU), &[("media-echo", way)]));
@@ -285,10 +286,10 @@ fn echo_stays_until_another_request() {
     assert_eq!(echo(&bench), (true, [false, false]));
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     assert_eq!(echo(&bench), (true, [false, false]));
-    // After a restart the echo still applies.
+    // The echo still applies after a restart.
     bench.restart(0);
     assert_eq!(echo(&bench), (true, [false, false]));
-    // Other reasons for a block are independent.
+    // The echo and other reasons for a block are independent of each other.
     again(&mut bench, &[("drop-traffic", "start")]);
     assert_eq!(echo(&bench), (true, [true, true]));
     again(
@@ -340,7 +341,7 @@ fn calls_are_recorded() {
         bench.commands.pop().unwrap().1,
         StreamCommand::StopRecording { discard: true }
     );
-    // "Identical to setting `record call` to `on`": from the first packet on.
+    // The option records from the first packet on, "Identical to setting `record call` to `on`".
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, PCMU), &[("flags", "record-call")]));
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));

@@ -1,4 +1,4 @@
-//! An unusable line affects only itself. RFC 3264, section 6: each stream is accepted or rejected separately.
+//! An unusable line affects only itself, because each stream is accepted or rejected separately (RFC 3264, section 6).
 
 use proptest::prelude::*;
 use threadbare_control::fuzzing::Bench;
@@ -8,7 +8,7 @@ use super::common::*;
 const GOOD: &str = "m=audio 4000 RTP/AVP 8\na=rtpmap:8 PCMA/8000\n";
 const BOB_GOOD: &str = "m=audio 5000 RTP/AVP 8\n";
 
-/// A second line, its form for the other side, and a word of the warning.
+/// Unusable second lines: the line, its form for the other side, and a word of the warning.
 const UNUSABLE: &[(&str, &str, &str)] = &[
     (
         "m=audio 5002 UDP/TLS/RTP/SAVPF 111\na=rtpmap:111 opus/48000/2\na=fingerprint:sha-256 AA:BB\na=setup:actpass\n",
@@ -63,7 +63,7 @@ fn only_the_unusable_line_of_an_offer_is_rejected() {
             assert_eq!(found.len(), 2, "{to_bob}");
             assert_eq!(found[bad], *rejected);
             assert!(found[1 - bad].starts_with("m=audio 3000"), "{to_bob}");
-            // Neither its address nor a malformed one is sent on.
+            // Neither this address nor a malformed one is passed on.
             assert!(!to_bob.contains("%eth0"), "{to_bob}");
             let named = format!("m= line {}", bad + 1);
             let warning = warning(&reply);
@@ -71,7 +71,7 @@ fn only_the_unusable_line_of_an_offer_is_rejected() {
                 warning.contains(&named) && warning.contains(word),
                 "{warning}"
             );
-            // Bob answers with other formats: A's answer has those of the offer.
+            // Bob rejects the line with other formats, but A's answer has those of the offer.
             let refused = "m=audio 0 RTP/AVP 18\n";
             let answer = match bad {
                 0 => format!("{refused}{BOB_GOOD}"),
@@ -125,7 +125,7 @@ fn only_the_unusable_line_of_an_answer_is_rejected() {
         );
         assert_eq!(bench.streams.len(), 1);
     }
-    // A key that is missing in the answer.
+    // The answer lacks the key.
     let mut bench = Bench::default();
     let savp = [("transport-protocol", "RTP/SAVP")];
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, &two), &savp));
@@ -157,7 +157,7 @@ fn answer_without_a_usable_line_is_refused_and_changes_nothing() {
 
 #[test]
 fn answer_with_fewer_lines_is_completed() {
-    // RFC 3264, section 6: "The answer to an offer MUST contain exactly the same number of m-lines".
+    // The answer has too few lines. "The answer to an offer MUST contain exactly the same number of m-lines" (RFC 3264, section 6).
     let mut bench = Bench::default();
     let two = format!("{GOOD}m=video 4002 RTP/AVP 96 97\n");
     ok(bench.offer(&sdp(ALICE, &two), &[]));
@@ -197,7 +197,7 @@ fn a_malformed_attribute_is_ignored_with_a_warning() {
         let reply = ok(bench.answer(&sdp(BOB, &format!("{BOB_GOOD}{attribute}")), &[]));
         assert!(reply.get("warning").is_some(), "{attribute}");
         let [a, b] = &bench.only().spec.sides;
-        // RFC 3605: without the attribute, RTCP has the next port.
+        // Without the attribute, RTCP uses the next port (RFC 3605).
         assert_eq!(a.rtcp, Some(format!("{ALICE}:4001").parse().expect("one")));
         assert_eq!(b.rtcp, Some(format!("{BOB}:5001").parse().expect("one")));
     }
@@ -227,7 +227,7 @@ fn lines_above_the_limit_are_rejected() {
 
 #[test]
 fn new_lines_are_inserted_before_a_blank_line() {
-    // RFC 8866 has no empty lines, and many parsers stop at one.
+    // RFC 8866 has no empty lines, and many parsers stop at the first one.
     for end in ["\r\n", "\n"] {
         for rest in ["", "a=direction:active"] {
             let mut bench = Bench::default();
@@ -243,7 +243,7 @@ fn new_lines_are_inserted_before_a_blank_line() {
             assert_eq!(behind, rest);
         }
     }
-    // Between two media.
+    // The line is between two media.
     let mut bench = Bench::default();
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, &format!("{GOOD}\n{GOOD}")), &[]));
     let (first, second) = to_bob.split_once("\r\n\r\n").expect("the blank line stays");
@@ -290,13 +290,13 @@ fn lines_for_tcp_between_the_parties_pass_unchanged() {
         let to_bob = text(&reply);
         let (first, rest) = chat.split_once('\n').unwrap();
         let expected = match own {
-            // The description has no other line.
+            // The description has only this line.
             "" => format!("c=IN IP4 {ALICE}\nt=0 0\n{chat}"),
             _ => format!("{first}\nc=IN IP4 {ALICE}\n{rest}"),
         };
         assert!(to_bob.contains(&expected.replace('\n', "\r\n")), "{to_bob}");
         assert_eq!(warning(&reply), "");
-        // The answer is forwarded too, and ends it with port 0.
+        // The answer is forwarded too. Port 0 ends the connection.
         for port in ["5000", "0"] {
             let line = format!("m=message {port} TCP/TLS/MSRP *\n");
             let own = own.replace("4000", "5002");
@@ -307,7 +307,7 @@ fn lines_for_tcp_between_the_parties_pass_unchanged() {
     }
 }
 
-/// Usable and unusable lines, with their attributes.
+/// Returns usable and unusable lines with their attributes.
 fn some_line() -> impl Strategy<Value = String> {
     let usable = [
         GOOD,

@@ -14,7 +14,8 @@ fn a_call_with_plain_rtp_is_relayed() {
         "m=audio 4000 RTP/AVP 0 8 101\na=rtpmap:101 telephone-event/8000\na=x-own:1\na=rtcp:4007\n",
     );
     let to_bob = sdp_of(bench.offer(&offer, &[]));
-    // "For each audio m-line a local port pair (even RTP, odd RTCP)", with the advertised address; what is unknown passes in order.
+    // There is "For each audio m-line a local port pair (even RTP, odd RTCP)", with the advertised address. Unknown lines are passed on in
+    // their order.
     let expected = "v=0\no=- 1 1 IN IP4 198.51.100.1\ns=-\nc=IN IP4 203.0.113.7\nt=0 0\n\
         m=audio 30002 RTP/AVP 0 8 101\na=rtpmap:101 telephone-event/8000\na=x-own:1\na=rtcp:30003\n";
     assert_eq!(to_bob, expected.replace('\n', "\r\n"));

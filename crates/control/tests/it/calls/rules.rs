@@ -11,7 +11,7 @@ const MUX: &str = "m=audio 4000 RTP/AVP 0\na=rtcp-mux\n";
 const BOB_PCMU: &str = "m=audio 5000 RTP/AVP 0\n";
 const BOB_MUX: &str = "m=audio 5000 RTP/AVP 0\na=rtcp-mux\n";
 
-/// Whether RTP and RTCP share a port: in Bob's offer and Alice's answer, and for the stream towards each.
+/// Whether RTP and RTCP share a port: in Bob's offer, in Alice's answer, and in the stream towards each of them.
 fn muxed(offer: &str, flags: &str, answer: &str) -> [bool; 4] {
     let mut bench = Bench::default();
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, offer), &[("rtpp-flags", flags)]));
@@ -31,32 +31,32 @@ fn muxed(offer: &str, flags: &str, answer: &str) -> [bool; 4] {
 
 #[test]
 fn rtcp_mux_is_agreed_on_with_each_side() {
-    // "The default behaviour is to go along with the client's preference."
+    // Without an option, "The default behaviour is to go along with the client's preference."
     assert_eq!(muxed(MUX, "", BOB_MUX), [true, true, true, true]);
     assert_eq!(muxed(MUX, "", BOB_PCMU), [true, true, true, false]);
     assert_eq!(muxed(PCMU, "", BOB_PCMU), [false; 4]);
-    // "always offer rtcp-mux, even if the client itself doesn't offer it"
+    // `offer` means "always offer rtcp-mux, even if the client itself doesn't offer it".
     assert_eq!(
         muxed(PCMU, "rtcp-mux-offer", BOB_MUX),
         [true, false, false, true]
     );
-    // "pretends that the receiving client has already accepted rtcp-mux"
+    // `require` "pretends that the receiving client has already accepted rtcp-mux".
     assert_eq!(
         muxed(PCMU, "rtcp-mux-require", BOB_PCMU),
         [true, false, false, true]
     );
-    // "don't offer it to the other side, but accept it back to the offering client"
+    // `demux` means "don't offer it to the other side, but accept it back to the offering client".
     assert_eq!(
         muxed(MUX, "rtcp-mux-demux", BOB_PCMU),
         [false, true, true, false]
     );
-    // "Reject rtcp-mux if it has been offered. Can be used together with `offer`"
+    // `reject` means "Reject rtcp-mux if it has been offered. Can be used together with `offer`".
     assert_eq!(muxed(MUX, "rtcp-mux-reject", BOB_PCMU), [false; 4]);
     assert_eq!(
         muxed(MUX, "rtcp-mux=[reject offer]", BOB_MUX),
         [true, false, false, true]
     );
-    // A side cannot accept a feature that it was not offered (RFC 5761, section 5.1.1).
+    // A side cannot accept multiplexing that it was not offered (RFC 5761, section 5.1.1).
     assert_eq!(muxed(PCMU, "", BOB_MUX), [false; 4]);
 }
 
@@ -68,7 +68,7 @@ fn offers_with_rtcp_mux_also_name_an_rtcp_port() {
         let to_alice = sdp_of(bench.answer(&sdp(BOB, BOB_MUX), &[]));
         [to_bob, to_alice].map(|sdp| attributes(&sdp, "rtcp").join(" "))
     };
-    // RFC 5761, section 5.1.1: an answerer without multiplexing sends RTCP to that port.
+    // An answerer that does not multiplex sends RTCP to the port in `a=rtcp` (RFC 5761, section 5.1.1).
     assert_eq!(rtcp(""), ["rtcp:30003", "rtcp:30000"]);
     assert_eq!(rtcp("rtcp-mux-offer"), ["rtcp:30003", "rtcp:30000"]);
     // With `require`, no other port is open.
@@ -96,7 +96,7 @@ fn an_address_of_zeros_sets_the_family_of_a_new_call() {
     let held = |zeros: &str| sdp(ALICE, PCMU).replace(&format!("IP4 {ALICE}"), zeros);
     let to_bob = sdp_of(bench.offer(&held("IP6 ::"), &[]));
     assert!(to_bob.contains("c=IN IP6 ::\r\n"), "{to_bob}");
-    // A hold does not move a party of a running call to another family.
+    // A hold address of another family does not move a party of a running call to that family.
     let mut bench = call();
     let to_bob = sdp_of(bench.offer(&held("IP6 ::"), &[("to-tag", "b")]));
     assert!(to_bob.contains("c=IN IP4 0.0.0.0\r\n"), "{to_bob}");
@@ -138,7 +138,7 @@ fn interfaces_and_families_are_chosen_and_remembered() {
         again.contains("c=IN IP6 2001:db8::7\r\n") && again.contains("m=audio 30002 "),
         "{again}"
     );
-    // Another interface needs other ports, on each side.
+    // Ports of another interface replace those of each side.
     let moved = sdp_of(bench.offer(
         &sdp(ALICE, PCMU),
         &[
@@ -151,7 +151,7 @@ fn interfaces_and_families_are_chosen_and_remembered() {
         moved.contains("c=IN IP4 10.0.0.7\r\n") && moved.contains("m=audio 30006 "),
         "{moved}"
     );
-    // The other interface applies only after an answer, which did not come.
+    // The other interface applies only from the answer on, and that offer had none.
     let again = sdp_of(bench.offer(&sdp(ALICE, PCMU), &[("to-tag", "b")]));
     assert!(
         again.contains("c=IN IP6 2001:db8::7\r\n") && again.contains("m=audio 30002 "),
@@ -188,7 +188,7 @@ fn the_request_can_replace_the_address_of_a_party() {
         rtp(&[received, ("flags", "SIP-source-address")]),
         of("192.0.2.1")
     );
-    // "Can be overridden through the `media address` key."
+    // `media-address` overrides the other address: "Can be overridden through the `media address` key."
     let both = [
         received,
         ("flags", "SIP-source-address"),
@@ -223,7 +223,7 @@ fn the_flags_select_how_addresses_are_learned() {
         let flags = format!("{flags} strict-source");
         assert_eq!(learn(&flags), [once(method, Some(3000)); 2]);
     }
-    // "Advertises an RTP endpoint which uses asymmetric RTP": the author of the message.
+    // `asymmetric` applies to the author of the message: "Advertises an RTP endpoint which uses asymmetric RTP".
     assert_eq!(learn("asymmetric"), [Learn::Anyone, usual]);
     assert_eq!(learn("asymmetric strict-source"), [Learn::Never, strict]);
     assert_eq!(learn("endpoint-learning=off"), [Learn::Anyone; 2]);
@@ -260,7 +260,7 @@ fn codecs_are_transcoded_by_request() {
 
 #[test]
 fn payload_numbers_belong_to_each_side() {
-    // RFC 3264, section 6.1.
+    // Each side uses its own payload types (RFC 3264, section 6.1).
     let mut bench = Bench::default();
     let events = "a=rtpmap:101 telephone-event/8000\na=rtpmap:97 AMR/8000\na=rtpmap:98 AMR/8000\na=fmtp:98 octet-align=1\n";
     ok(bench.offer(
@@ -309,7 +309,8 @@ fn an_answer_may_be_stripped_and_shortened() {
 
 #[test]
 fn codecs_in_use_are_preferred_by_request() {
-    // "Codecs that were listed as preferred in the past will be kept as preferred even if the re-offer lists other codecs".
+    // The order of the running stream stays: "Codecs that were listed as preferred in the past will be kept as preferred even if the
+    // re-offer lists other codecs".
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, "m=audio 4000 RTP/AVP 8 0\n"), &[]));
     ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 8 0\n"), &[]));
@@ -341,7 +342,7 @@ fn other_media_are_relayed_or_rejected() {
     );
     assert!(to_bob.contains("a=rtcp-fb:96 nack"), "{to_bob}");
     let answer = "m=video 5002 RTP/AVP 96\nm=message 0 TCP/MSRP *\nm=application 0 UDP/DTLS/SCTP x\nm=audio 5000 RTP/AVP 0\n";
-    // A missing line is rejected; a surplus one is invalid (RFC 3264, section 6).
+    // A line that the answer lacks is rejected. An answer with a surplus line is invalid (RFC 3264, section 6).
     ok(bench.answer(&sdp(BOB, answer), &[]));
     let kinds: Vec<StreamKind> = bench.streams.values().map(|one| one.spec.kind).collect();
     assert_eq!(kinds, [StreamKind::Packets, StreamKind::Audio]);
@@ -367,7 +368,8 @@ fn the_origin_is_replaced_by_request() {
     );
     let replaced = sdp_of(bench.offer(&offer, &[("replace", "origin")]));
     assert_eq!(origin(&replaced), "o=- 1 1 IN IP4 203.0.113.7");
-    // "will make sure the username field in the `o=` line always remains the same"; "Same as `username` but for the entire contents of the `s=` line".
+    // The first values stay: "will make sure the username field in the `o=` line always remains the same", and "Same as `username` but for
+    // the entire contents of the `s=` line".
     let other = offer.replace("o=- 1 1", "o=x 2 5").replace("s=-", "s=y");
     let kept = sdp_of(bench.offer(&other, &[("rtpp-flags", "replace=[username session-name]")]));
     assert_eq!(
@@ -398,7 +400,7 @@ fn the_version_of_the_description_increases_with_each_change() {
     assert_eq!(version(1, 7, "replace-SDP-version"), "7");
     assert_eq!(version(1, 7, "replace-SDP-version"), "7");
     assert_eq!(version(2, 7, "replace-SDP-version"), "8");
-    // Another branch of the caller may have counted differently.
+    // The versions of another branch may have counted differently.
     assert_eq!(version(2, 90, "replace-SDP-version"), "8");
     assert_eq!(version(2, 7, "replace-force-increment-sdp-ver"), "9");
 }
@@ -415,7 +417,7 @@ fn a_description_with_the_loop_mark_of_the_relay_is_unchanged() {
     let again = sdp_of(bench.offer(&to_bob, &[("flags", "loop-protect"), ("via-branch", "2")]));
     assert_eq!(again, to_bob);
     assert_eq!(bench.ports.open().len(), 2);
-    // Another relay's mark does not count.
+    // Only our own mark counts, not that of another relay.
     let other = to_bob.replace("threadbare:7", "threadbare:8");
     assert_ne!(
         sdp_of(bench.offer(&other, &[("flags", "loop-protect")])),
@@ -445,13 +447,14 @@ fn attributes_are_added_and_removed_by_request() {
     let spec = &bench.only().spec;
     assert_eq!(spec.tos, Some(96));
     assert!(spec.sides.iter().all(|side| side.waits_for_nat));
-    // "If this key is not present or its value is too large (256 or more), then the TOS value is reverted to the default".
+    // Without the key, "If this key is not present or its value is too large (256 or more), then the TOS value is reverted to the default".
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     assert_eq!(bench.only().spec.tos, None);
 }
 
-/// RFC 7587, section 6.1: "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per second (bit/s) [...] Any positive
-/// integer is allowed, but values outside the range of 6000 to 510000 SHOULD be ignored".
+/// The limit is in the party's description. "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per
+/// second (bit/s) [...] Any positive integer is allowed, but values outside the range of 6000 to 510000 SHOULD be ignored" (RFC 7587,
+/// section 6.1).
 #[test]
 fn the_relay_respects_the_bit_rate_limit_of_a_party() {
     let opus = |port: u16, bps: &str| {
@@ -475,7 +478,7 @@ fn the_relay_respects_the_bit_rate_limit_of_a_party() {
             .map(|side| side.bitrate_bps_max);
         assert_eq!(limits, expected);
     }
-    // The proxy's value is limited to the codec's range.
+    // The bit rate in a request is limited to the range that the codec allows.
     let mut bench = Bench::default();
     let set = [("flags", "codec-set-opus/48000/2/1000")];
     ok(bench.offer(&sdp(ALICE, &opus(4000, "6000")), &set));

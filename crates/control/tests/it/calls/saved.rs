@@ -1,5 +1,5 @@
-//! Calls that continue in another process. Each is compared with a registry whose process does not restart: the same requests,
-//! the same replies.
+//! Calls that continue in another process. Each is compared with a registry whose process does not restart: the same requests must get the
+//! same replies.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use threadbare_control::saved::Reader;
 
 use super::common::*;
 
-/// RFC 4568, section 6.1, has such keys: base64 of 30 bytes.
+/// A key as in RFC 4568, section 6.1: base64 of 30 bytes.
 const KEY: &str = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
 const OTHER: &str = "PS1uQCVeeCFCanVmcjkpPywjNWhcYD0mXXtxaVBR";
 
@@ -53,7 +53,7 @@ fn rich_answer(to_bob: &str) -> String {
     sdp(BOB, &lines)
 }
 
-/// The whole life of a call; `pause` runs between its steps.
+/// Runs the whole life of a call, with `pause` between the steps. Returns the replies.
 fn life(bench: &mut Bench, mut pause: impl FnMut(&mut Bench)) -> Vec<String> {
     let mut said = Vec::new();
     let mut ask = |bench: &mut Bench, keys: &[(&str, &str)]| {
@@ -135,7 +135,7 @@ fn life(bench: &mut Bench, mut pause: impl FnMut(&mut Bench)) -> Vec<String> {
     );
     ok(ask(bench, &of_call("unblock media", &[of_a])));
     ok(ask(bench, &of_call("query", &[])));
-    // A fork of the proxy.
+    // The proxy forks the call.
     let forked = of_call("offer", &[of_a, ("via-branch", "other")]);
     ok(ask(
         bench,
@@ -162,7 +162,7 @@ fn restored_call_behaves_like_the_original() {
     let expected = life(&mut still, |_| {});
     let mut bench = Bench::default();
     assert_eq!(life(&mut bench, |bench| bench.restart(0)), expected);
-    // The same on another machine, whose clock started later. The wall clock is the same.
+    // The calls continue on another machine, whose clock started later. The wall clock is the same.
     let mut bench = Bench::default();
     bench.now_ns = 3600 * S;
     let mut still = Bench::default();
@@ -181,8 +181,8 @@ fn a_call_continues_on_another_node() {
     let expected = life(&mut Bench::default(), |_| {});
     let mut bench = Bench::default();
     let said = life(&mut bench, Bench::hand_over);
-    // A new description of ours has the number of its stream ("o=- 7 1 IN ...", here as bytes). The number only has to stay the
-    // same.
+    // A new description of ours contains the number of its stream ("o=- 7 1 IN ...", here as bytes). The two registries may use different
+    // numbers.
     let without_number = |reply: &String| {
         let (before, rest) = reply.split_once("111, 61, 45, 32, ").unwrap_or((reply, ""));
         let behind = rest.split_once(" 32, ").map_or("", |(_, behind)| behind);
@@ -194,7 +194,7 @@ fn a_call_continues_on_another_node() {
     }
 }
 
-/// The node's clock may differ, so the media time-out starts again.
+/// The clock of the other node may differ, so the media time-out starts again.
 #[test]
 fn an_adopted_call_gets_a_new_media_timeout() {
     let timeouts = Timeouts {
@@ -214,7 +214,7 @@ fn an_adopted_call_gets_a_new_media_timeout() {
     assert!(bench.ended.is_empty());
     bench.advance(1);
     assert_eq!(bench.ended[0].reason.name(), "timeout");
-    // The call is known already.
+    // A call that exists is refused.
     let mut bench = call();
     let bytes = bench
         .calls
@@ -224,7 +224,7 @@ fn an_adopted_call_gets_a_new_media_timeout() {
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
 }
 
-/// The saved ports are the open ones. A process that takes the call over may open them first.
+/// The saved ports are the open ports. A process that takes over the call may open them before it restores the call.
 #[test]
 fn saved_call_lists_its_ports() {
     let bench = call();
@@ -303,7 +303,7 @@ fn each_change_is_reported_once() {
     }
     assert_eq!(bench.calls.poll_changed(), Some(id.clone()));
     assert_eq!(bench.calls.poll_changed(), None);
-    // The time-out of a call on hold.
+    // This is the time-out of a call on hold.
     bench.advance(3601 * S);
     assert!(bench.calls.is_empty(), "no media came");
     assert_eq!(bench.calls.poll_changed(), Some(id.clone()));
@@ -316,7 +316,7 @@ fn a_call_whose_port_cannot_be_opened_is_not_restored() {
     let id = CallId::new(b"c");
     let bytes = bench.calls.export(&id, Reader::Later).expect("a call");
     let mut other = Bench::default();
-    // Another program has the second of the call's ports.
+    // Another call takes the second of the saved call's ports.
     ok(other.ask(&[
         ("command", "offer"),
         ("call-id", "d"),
@@ -362,7 +362,7 @@ fn the_error_describes_the_damage() {
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
 }
 
-/// Calls at several points of their life.
+/// Returns the saved states of calls at several points of their life.
 fn examples() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     life(&mut Bench::default(), |bench| {
@@ -371,7 +371,7 @@ fn examples() -> Vec<Vec<u8>> {
     all
 }
 
-/// `SAVED_CORPUS=FOLDER` writes them as a start corpus for the fuzzer.
+/// If `SAVED_CORPUS=FOLDER` is set, the test also writes the examples as a start corpus for the fuzzer.
 #[test]
 fn saved_examples_are_restored() {
     let folder = std::env::var_os("SAVED_CORPUS").map(std::path::PathBuf::from);
@@ -384,7 +384,7 @@ fn saved_examples_are_restored() {
 }
 
 proptest! {
-    /// Damage as a disk causes it.
+    /// The damage is of the kinds that a disk causes.
     #[test]
     fn damaged_calls_are_refused_or_restored_completely(
         example: prop::sample::Index, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),

@@ -1,4 +1,4 @@
-//! Copies of parties' media for others: `subscribe request`, `subscribe answer`, `unsubscribe`, `publish`.
+//! Copies of parties' media for third parties: `subscribe request`, `subscribe answer`, `unsubscribe`, `publish`.
 
 use threadbare_control::calls::{Copied, StreamId};
 use threadbare_control::fuzzing::{Bench, Carried};
@@ -19,7 +19,7 @@ fn text<'a>(keys: &'a Dictionary, key: &str) -> &'a str {
     keys.get(key).and_then(Value::as_text).expect(key)
 }
 
-/// A call of PCMU and PCMA, with telephone events from Alice, and the recorder's offer for her media.
+/// Sets up a call of PCMU and PCMA, with telephone events from Alice. Returns it with the recorder's offer for her media.
 fn offered(more: &[(&str, &str)]) -> (Bench, Dictionary) {
     let mut bench = Bench::default();
     let lines = "m=audio 4000 RTP/AVP 0 101\na=rtpmap:101 telephone-event/8000\n";
@@ -59,8 +59,9 @@ fn the_original(bench: &Bench) -> StreamId {
 
 const TAKEN: &str = "m=audio 7000 RTP/AVP 0 101\na=rtpmap:101 telephone-event/8000\na=recvonly\n";
 
-/// "The reply message will contain a sendonly offer SDP in `sdp` which by default will mirror the SDP of the call participant being subscribed to.
-/// [...] The reply message will also contain the `from-tag` [...] and the `to-tag`".
+/// A subscription starts with an offer to the subscriber. "The reply message will contain a sendonly offer SDP in `sdp` which by default
+/// will mirror the SDP of the call participant being subscribed to. [...] The reply message will also contain the `from-tag` [...] and the
+/// `to-tag`".
 #[test]
 fn third_party_gets_a_copy_of_one_partys_media() {
     let (mut bench, keys) = offered(&[("from-tag", "a"), ("to-tag", "rec")]);
@@ -103,7 +104,7 @@ fn third_party_gets_a_copy_of_one_partys_media() {
         (source.rtp, source.rtcp, source.learn),
         (None, None, Learn::Never)
     );
-    // The offered port is the one that sends.
+    // The copy comes from the port in the offer.
     assert!(
         media.contains(&format!(" {} ", copy.ports[1].number)),
         "{media}"
@@ -132,7 +133,7 @@ fn a_subscriber_without_a_tag_gets_a_new_tag() {
     assert_eq!(names, [b"a".as_slice(), b"b", tag.as_bytes()]);
 }
 
-/// "multiple `from-tags`" and `all`: an m= line for each stream.
+/// With "multiple `from-tags`" or `all`, the description has an m= line for each stream.
 #[test]
 fn both_sides_are_copied_in_one_description() {
     let (mut bench, keys) = offered(&[("flags", "all"), ("to-tag", "rec")]);
@@ -144,13 +145,12 @@ fn both_sides_are_copied_in_one_description() {
         .filter_map(|(_, one)| Some(one.spec.copies?.side))
         .collect();
     assert_eq!(sides, [Side::A, Side::B]);
-    // One of them is refused later: RFC 3264, section 6.
+    // One of the streams is refused later (RFC 3264, section 6).
     ok(ask(&mut bench, "unsubscribe", &[("to-tag", "rec")]));
     assert_eq!(copies(&bench).len(), 0);
 }
 
-/// The replacement for `start forwarding`, which is refused: a party's audio in linear samples, whatever the party
-/// sends.
+/// `start forwarding` is refused. Its replacement is a subscription to a party's audio as linear samples, whatever the party sends.
 #[test]
 fn a_subscriber_can_be_offered_only_linear_samples() {
     let (_, keys) = offered(&[
@@ -166,7 +166,7 @@ fn a_subscriber_can_be_offered_only_linear_samples() {
     assert_eq!(codecs, ["L16/8000"], "{offer}");
 }
 
-/// A format that the subscriber does not accept is converted for it: A keeps its codec.
+/// The relay converts the audio if the subscriber does not accept its format. A's own codec does not change.
 #[test]
 fn a_subscriber_may_choose_another_codec() {
     let (mut bench, keys) = offered(&[
@@ -192,7 +192,7 @@ fn a_subscriber_may_choose_another_codec() {
 fn copy_follows_changes_of_its_source() {
     let (mut bench, _) = offered(&[("from-tag", "a"), ("to-tag", "rec")]);
     answered(&mut bench, "rec", TAKEN);
-    // With another codec, the copy's formats change too.
+    // If the party changes its codec, the formats of the copy change too.
     ok(bench.offer(&sdp(ALICE, "m=audio 4000 RTP/AVP 8\n"), &[("to-tag", "b")]));
     ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 8\n"), &[]));
     let (_, copy) = copies(&bench)[0];
@@ -200,7 +200,7 @@ fn copy_follows_changes_of_its_source() {
         copy.spec.sides[0].sends,
         bench.streams[&the_original(&bench)].spec.sides[0].sends
     );
-    // The stream ends: RFC 3264, section 8.2.
+    // The party's stream ends (RFC 3264, section 8.2).
     ok(bench.offer(&sdp(ALICE, "m=audio 0 RTP/AVP 8\n"), &[("to-tag", "b")]));
     ok(bench.answer(&sdp(BOB, "m=audio 0 RTP/AVP 8\n"), &[]));
     assert!(bench.streams.is_empty());
@@ -210,7 +210,7 @@ fn copy_follows_changes_of_its_source() {
 fn a_call_ends_with_its_parties_and_not_with_its_copies() {
     let (mut bench, _) = offered(&[("from-tag", "a"), ("to-tag", "rec")]);
     answered(&mut bench, "rec", TAKEN);
-    // Requests about a party do not concern its copy, which is neither recorded nor heard as a party.
+    // Requests about a party do not affect its copy. The copy is not a party, so it is not recorded.
     ok(ask(&mut bench, "start recording", &[]));
     assert_eq!(bench.commands.len(), 1);
     ok(ask(
@@ -282,15 +282,15 @@ fn subscription_to_a_missing_source_is_refused() {
         "{reason}"
     );
     error(ask(&mut bench, "unsubscribe", &[("to-tag", "b")]));
-    // No party has answered, so media have not started.
+    // The call has no answer yet, so it has no media.
     let mut young = Bench::default();
     ok(young.offer(&sdp(ALICE, PCMU), &[]));
     error(ask(&mut young, "subscribe request", &[("from-tag", "a")]));
     assert_eq!(bench.ports.open(), before);
 }
 
-/// "a recvonly answer SDP generated by rtpengine locally. Only one codec for each media section will be listed, and by default this will be the
-/// first supported codec from the published media."
+/// The reply to a publication is "a recvonly answer SDP generated by rtpengine locally. Only one codec for each media section will be
+/// listed, and by default this will be the first supported codec from the published media."
 #[test]
 fn published_media_can_be_subscribed_to() {
     let mut bench = Bench::default();
@@ -322,7 +322,7 @@ fn published_media_can_be_subscribed_to() {
             side: Side::A
         })
     );
-    // A publication from another port keeps its stream.
+    // If the publisher moves to another port, its stream continues.
     let moved = published.replace("4000", "4100");
     sdp_of(ask(
         &mut bench,
@@ -359,7 +359,7 @@ fn undecodable_media_is_not_published() {
     assert!(bench.ports.open().is_empty() && bench.calls.is_empty());
 }
 
-/// A call has at most 32 dialogs. A repeated request in a full call needs no further dialog.
+/// A call has at most 32 dialogs. If a request is repeated, its dialog exists already, so the repetition works even in a full call.
 #[test]
 fn full_call_accepts_repeated_requests() {
     let mut bench = Bench::default();

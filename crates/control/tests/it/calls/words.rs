@@ -1,4 +1,4 @@
-//! Words of requests, and their effects.
+//! Words of requests and their effects.
 
 use threadbare_control::calls::StreamKind;
 use threadbare_control::fuzzing::Bench;
@@ -8,7 +8,7 @@ use threadbare_rtp_types::srtp::Crypto;
 use super::common::*;
 
 const BOB_PCMU: &str = "m=audio 5000 RTP/AVP 0\n";
-/// RFC 4568, section 6.1, has such keys: base64 of 30 bytes.
+/// A key as in RFC 4568, section 6.1: base64 of 30 bytes.
 const KEY: &str = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
 
 fn numbers(map: &Option<std::sync::Arc<threadbare_rtp_types::payload_map::PayloadMap>>) -> Vec<u8> {
@@ -18,8 +18,7 @@ fn numbers(map: &Option<std::sync::Arc<threadbare_rtp_types::payload_map::Payloa
 
 #[test]
 fn masked_codec_that_is_accepted_is_in_the_answer() {
-    // `mask` hides a codec from the other side, and `accept` accepts it from the offerer. rtpengine 10.5.3.5's answer has it
-    // too.
+    // `mask` hides a codec from the other side, and `accept` accepts it from the offerer. The answer of rtpengine 10.5.3.5 contains it too.
     let opus = "m=audio 4000 RTP/AVP 120 8 101\na=rtpmap:120 opus/48000/2\na=rtpmap:101 telephone-event/8000\n";
     for flags in [
         "codec-mask-opus codec-accept-opus",
@@ -58,7 +57,7 @@ fn a_stripped_codec_stays_in_the_offer_if_offer_names_it() {
         let to_bob = sdp_of(bench.offer(&sdp(ALICE, lines), &[("rtpp-flags", &flags)]));
         assert_eq!(media(&to_bob), ["m=audio 30002 RTP/AVP 0 8 101"]);
     }
-    // The same in an answer.
+    // The option works in an answer too.
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, lines), &[]));
     let answer = lines.replace("4000", "5000");
@@ -96,7 +95,7 @@ fn stripped_codec_of_a_copy_is_converted() {
 
 #[test]
 fn an_answer_has_no_excluded_suite_if_another_one_is_offered() {
-    // As documented: if no suite is left, the first one of the offer is still answered.
+    // This is documented: if no suite is left, the answer still has the first one of the offer.
     let line = |tag: u32, suite: &str| format!("a=crypto:{tag} {suite} inline:{KEY}\n");
     let (long, short) = ("AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32");
     let both = line(1, long) + &line(2, short);
@@ -147,7 +146,7 @@ fn keys_are_recognised_in_capitals_and_small_letters() {
 
 #[test]
 fn subscription_for_a_recording_server_has_labels() {
-    // RFC 7866, section 7.1.1, and RFC 4574.
+    // The labels are those of RFC 7866, section 7.1.1, and RFC 4574.
     for flag in ["SIPREC", "siprec"] {
         let mut bench = call();
         let flags = format!("all {flag}");
@@ -159,7 +158,7 @@ fn subscription_for_a_recording_server_has_labels() {
         let keys = ok(bench.ask(&asked));
         let offer = keys.get("sdp").and_then(Value::as_text).expect("an SDP");
         assert_eq!(attributes(offer, "label"), ["label:1", "label:2"]);
-        // A reply of Debian's rtpengine 10.5.3.5.
+        // The text is a reply of Debian's rtpengine 10.5.3.5.
         let mut text = Vec::new();
         json::encode(&keys, &mut text);
         let reply: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
@@ -181,7 +180,7 @@ fn subscription_for_a_recording_server_has_labels() {
 
 #[test]
 fn a_trickle_ice_offer_without_candidates_does_not_hold_the_call() {
-    // RFC 8840, section 4.1.1: "0.0.0.0" and port 9 stand for candidates that come later.
+    // "0.0.0.0" and port 9 stand for ICE candidates that come later (RFC 8840, section 4.1.1).
     let mut bench = Bench::default();
     let lines = "m=audio 9 RTP/AVP 0\na=ice-ufrag:x\na=ice-pwd:y\na=ice-options:trickle\n";
     let to_bob = sdp_of(bench.offer(&sdp("0.0.0.0", lines), &[("ICE", "remove")]));
@@ -190,9 +189,9 @@ fn a_trickle_ice_offer_without_candidates_does_not_hold_the_call() {
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     let a = &bench.only().spec.sides[0];
     assert!(a.may_receive && a.may_send);
-    // The party's packets show its address.
+    // Until the party's packets show its address, it is unknown.
     assert_eq!((a.rtp, a.rtcp), (None, None));
-    // Port 9 without ICE is the old hold.
+    // Without ICE, the address of zeros is the old form of hold.
     let mut bench = Bench::default();
     let hold = "m=audio 9 RTP/AVP 0\n";
     let to_bob = sdp_of(bench.offer(&sdp("0.0.0.0", hold), &[]));
@@ -233,12 +232,12 @@ fn transparent_audio_passes_with_its_keys() {
 
 #[test]
 fn opportunistic_keys_are_accepted_by_request() {
-    // RFC 8643, section 2: RTP/AVP with a=crypto; an answer with a=crypto accepts SRTP, one without keeps RTP.
+    // The offer is RTP/AVP with a=crypto. An answer with a=crypto accepts SRTP, and one without it keeps RTP (RFC 8643, section 2).
     let offer = sdp(
         ALICE,
         &format!("{PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n"),
     );
-    // Without the key, they are also offered to Bob, who decides.
+    // If the request does not name the protocol, the keys are also offered to Bob, who decides.
     let accept = [("OSRTP", "accept")];
     let keyed = format!("{BOB_PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n");
     for (of_offer, answer, of_answer, is_secure) in [
@@ -258,7 +257,7 @@ fn opportunistic_keys_are_accepted_by_request() {
         let sides = bench.only().spec.sides.each_ref();
         assert_eq!(sides.map(|side| side.srtp.is_some()), is_secure);
     }
-    // A request that names the protocol does not forward them, and neither does one without SDES.
+    // A request that names the protocol does not pass on the keys, and neither does one that switches SDES off.
     for asked in [("transport-protocol", "RTP/AVP"), ("SDES", "off")] {
         let to_bob = sdp_of(Bench::default().offer(&offer, &[asked]));
         assert!(!to_bob.contains("a=crypto"), "{to_bob}");

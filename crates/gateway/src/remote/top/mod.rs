@@ -28,7 +28,7 @@ enum News {
     Key(KeyCode, KeyModifiers),
     Resized,
     Event(String, Value),
-    /// A stream's name, current values, and history.
+    /// A stream's name, its current values, and its history.
     Stream(String, Value, Value),
     Problem(String),
 }
@@ -37,7 +37,7 @@ impl TopArgs {
     /// Runs until `q`.
     ///
     /// # Errors
-    /// The gateway refuses the first request, or a terminal is missing.
+    /// Fails if the gateway refuses the first request, or if the output is not a terminal.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         if !std::io::stdout().is_terminal() {
             return Err(miette!(
@@ -46,7 +46,7 @@ impl TopArgs {
             ));
         }
         let client = self.relay.client()?;
-        // If the gateway is unreachable or refuses, the command fails before it changes the terminal.
+        // The command fails here, before it changes the terminal, if the gateway cannot be reached or refuses.
         client.get("/v1/alarms")?;
         let (tell, told) = channel();
         listen(client.clone(), tell.clone());
@@ -71,7 +71,7 @@ fn run(
         drawn.into_diagnostic()?;
         let next = Instant::now() + REDRAW;
         let mut waited = Duration::from_secs(1);
-        // Handle all events that have arrived before drawing.
+        // Handle all events that have arrived, and draw only then.
         loop {
             match told.recv_timeout(waited) {
                 Ok(News::Key(KeyCode::Char('q'), _)) => return Ok(()),
@@ -184,7 +184,7 @@ fn ask(client: Client, name: String, tell: Sender<News>) {
     });
 }
 
-/// Interval between redraws: that of the gateway's events.
+/// Interval between redraws. It is the interval of the gateway's events.
 const REDRAW: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(1);
 const PAGE: isize = 20;

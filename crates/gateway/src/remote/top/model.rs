@@ -1,4 +1,4 @@
-//! The state that `threadbare top` shows. Events and keys change it. It uses no terminal and no clock.
+//! The state that `threadbare top` shows. Events and key presses change it. It uses no terminal and no clock.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use threadbare_watch::{AlarmKind, TileState, Tiles};
 
-/// The state of the screen.
+/// What the screen shows.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) streams: Vec<Stream>,
@@ -17,11 +17,11 @@ pub(super) struct Model {
     /// Indices of the streams, in the order shown.
     pub(super) order: Vec<usize>,
     pub(super) sort: Sort,
-    /// Selected position in `order`.
+    /// Position of the selected stream in `order`.
     pub(super) selected: usize,
     /// The stream that is shown alone, with its values.
     pub(super) opened: Option<Opened>,
-    /// Why updates are missing; `None`: they are not.
+    /// The reason why updates are missing. `None`: they come.
     pub(super) problem: Option<String>,
     generation: u64,
 }
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    /// Number of streams in each state.
+    /// Returns the number of streams in each state.
     pub(super) fn counts(&self) -> [(TileState, usize); 4] {
         let states = [
             TileState::Heard,
@@ -198,8 +198,8 @@ fn thread(data: &Value) -> Option<(String, Thread)> {
     Some((data["name"].as_str()?.to_owned(), thread))
 }
 
-/// Returns a sort key; a higher one is worse. First count unacknowledged alarms, then whether the stream runs, then losses,
-/// then the distance from the loudness target.
+/// Returns a key by which streams are sorted. A higher one means a worse stream. The order of importance is: unacknowledged alarms, whether
+/// the stream runs, losses, and the distance from the loudness target.
 fn badness(tile: &threadbare_watch::TileValues, target_lufs: Option<f64>) -> u32 {
     let alarms = AlarmKind::of_bits(tile.alarms).count() as u32;
     let is_known = alarms == 0 && AlarmKind::is_acknowledged(tile.alarms);
@@ -248,7 +248,7 @@ mod tests {
             tile(TileState::Waiting, 0x80, 0),
             tile(TileState::Heard, 0b1_0000, 30),
         ]);
-        // This event belongs to another list of streams.
+        // This event belongs to an outdated list of streams.
         model.handle(
             "tiles",
             &json!({"generation": 6, "columns": tiles.encode()}),

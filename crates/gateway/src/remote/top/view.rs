@@ -163,7 +163,7 @@ fn draw_stream(frame: &mut Frame<'_>, area: Rect, opened: &Opened) {
         let values: Vec<&Value> = column.collect();
         values[values.len().saturating_sub(width)..].to_vec()
     };
-    // Show levels above -60 LUFS.
+    // The chart begins at -60 LUFS.
     let levels: Vec<u64> = column("short_term_lufs")
         .iter()
         .map(|level| level.as_f64().map_or(0, |db| (db + 60.0).max(0.0) as u64))

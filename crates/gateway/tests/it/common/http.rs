@@ -35,7 +35,7 @@ impl Answer {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// RFC 9457, section 3.1.
+    /// Checks that the response is a problem with this status (RFC 9457, section 3.1). Returns its JSON.
     pub fn problem(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
         let kind = &self.headers["content-type"];
@@ -49,7 +49,7 @@ impl Answer {
     }
 }
 
-/// Sends bytes, and reads until the other side closes.
+/// Sends bytes, and reads the response until the other side closes the connection.
 pub fn exchange(http: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(http).expect("it listens");
     stream.set_read_timeout(Some(LIMIT)).expect("valid");
@@ -132,7 +132,7 @@ impl Relay {
         self.request("POST", path, kind, body.to_string().as_bytes())
     }
 
-    /// The reply to a request of the ng protocol.
+    /// Returns the reply to a request of the ng protocol.
     pub fn ask(&mut self, request: &Value) -> Value {
         self.cookies += 1;
         let cookie = format!("c{}", self.cookies);
@@ -176,7 +176,7 @@ pub fn port_of(sdp: &str) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port.expect("a port")))
 }
 
-/// Whether the port is closed: a connected socket gets the kernel's ICMP error.
+/// Whether the port is closed. If so, a connected socket gets the kernel's ICMP error.
 pub fn is_closed(address: SocketAddr) -> bool {
     let probe = socket();
     probe.connect(address).expect("loopback");

@@ -1,4 +1,4 @@
-//! A listener over HTTP.
+//! A program that listens over HTTP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -41,7 +41,7 @@ impl Listener {
         assert_eq!(lines[0], "http/1.1 200 ok\r\n");
         assert!(lines.contains(&"content-type: audio/wav\r\n".to_owned()));
         let head = listener.take(44).expect("a head");
-        // Multimedia Programming Interface and Data Specifications 1.0: PCM, 16 bits.
+        // The header is that of PCM with 16 bits (Multimedia Programming Interface and Data Specifications 1.0).
         assert_eq!(head[..20], *b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0");
         assert_eq!((&head[20..22], &head[34..36]), (&[1, 0][..], &[16, 0][..]));
         assert_eq!(head[36..], *b"data\xff\xff\xff\xff");
@@ -50,7 +50,7 @@ impl Listener {
         listener
     }
 
-    /// Returns the next `count` bytes. `None`: the audio ended in order before that.
+    /// Returns the next `count` bytes. `None`: the audio ended before that, without an error.
     pub fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.bytes.len() < count {
             let mut line = String::new();

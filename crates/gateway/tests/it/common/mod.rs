@@ -1,4 +1,4 @@
-//! Common parts of the tests: ports, packets, and the program itself.
+//! Parts that many tests use: ports, packets, and the program itself.
 #![allow(unreachable_pub, reason = "other test files use it")]
 
 pub mod http;
@@ -22,7 +22,7 @@ use threadbare_streams::gateway::Gateway;
 use threadbare_streams::init_gstreamer;
 use threadbare_streams::pipeline::Elements;
 
-/// Ends a test that hangs; no test takes this long.
+/// Time limit of a test. No test takes this long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns a command that runs the program, with the default settings of its logs.
@@ -32,8 +32,8 @@ pub fn threadbare() -> Command {
     command
 }
 
-/// Returns a free even port of 127.0.0.1 for RTP. The next port is free, too, for RTCP. No port is returned twice, because a
-/// program that a test has stopped may still have its port.
+/// Returns a free even port of 127.0.0.1 for RTP. The next port, for RTCP, is free too. No port is returned twice, because a program that a
+/// test has stopped may still have its port.
 ///
 /// cargo-nextest runs several tests at once, each in its own process. If they share a network (`scripts/in-a-network`), each
 /// slot of nextest has its own range of ports. The ranges are below the ports of calls and those that the kernel assigns.
@@ -58,7 +58,7 @@ pub fn free_port() -> u16 {
 
 const PORTS_PER_SLOT: u16 = 600;
 
-/// Sockets on an even port of 127.0.0.1 and the next one.
+/// Opens sockets on an even port of 127.0.0.1 and on the next one.
 pub fn port_pair() -> [UdpSocket; 2] {
     let pair = |_| {
         let even = bind(0)?;
@@ -69,7 +69,7 @@ pub fn port_pair() -> [UdpSocket; 2] {
     (0..1000).find_map(pair).expect("two free ports in a row")
 }
 
-/// A socket on a free port of 127.0.0.1.
+/// Returns a socket on a free port of 127.0.0.1.
 pub fn socket() -> UdpSocket {
     bind(0).expect("a free port")
 }
@@ -81,7 +81,7 @@ fn bind(port: u16) -> Option<UdpSocket> {
     Some(socket)
 }
 
-/// An RTP packet.
+/// Returns an RTP packet.
 pub fn rtp(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
     RtpPacketBuilder::<&[u8], &[u8]>::new()
         .payload_type(payload_type)
@@ -103,7 +103,7 @@ pub struct Received {
     pub payload: Vec<u8>,
 }
 
-/// The next packet that arrives; the test fails if none does.
+/// Returns the next packet that arrives. If none does, the test fails.
 pub fn receive(socket: &UdpSocket) -> Received {
     let mut buffer = [0; 2048];
     let length = socket.recv(&mut buffer).expect("a packet in time");
@@ -117,8 +117,7 @@ pub fn receive(socket: &UdpSocket) -> Received {
     }
 }
 
-/// Sends packets, starting with number `first`, until an answer arrives, which shows that the stream is running. Returns the
-/// next number.
+/// Sends packets, starting with number `first`, until an answer shows that the stream is running. Returns the next number.
 pub fn knock(
     from: &UdpSocket,
     to: SocketAddr,
@@ -135,14 +134,14 @@ pub fn knock(
     let mut number = first;
     loop {
         assert!(start.elapsed() < LIMIT, "nothing comes back from {to}");
-        // While the port is closed, the kernel may refuse.
+        // While the port is closed, the kernel may report an error.
         let _ = from.send_to(&rtp(payload_type, number, payload), to);
         number = number.wrapping_add(1);
         if answer.recv(&mut buffer).is_ok() {
             break;
         }
     }
-    // Answers to the other packets may still be on their way, or in a jitter buffer.
+    // Read the answers to the other packets, which may still be on their way or in a jitter buffer.
     answer
         .set_read_timeout(Some(QUIET))
         .expect("a valid time-out");
@@ -153,7 +152,7 @@ pub fn knock(
     number
 }
 
-/// Time after which no more packets are expected: several times the jitter buffer's latency, and a slice.
+/// After this time, no more packets are expected. It is several times the latency of the jitter buffer and the slice.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// Waits for a condition by polling.
@@ -165,7 +164,7 @@ pub fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// A gateway on a separate thread, until dropped.
+/// A gateway on a separate thread. It stops when this is dropped.
 pub struct Background {
     pub events: Sender<Event>,
     thread: Option<JoinHandle<()>>,
@@ -198,8 +197,8 @@ impl Drop for Background {
     }
 }
 
-/// A stream with `keys` and without RTCP that sends to our socket. Returns the sender's socket, the stream's address, and the
-/// receiving socket.
+/// Starts a stream with `keys` and without RTCP that sends to our socket. Returns the gateway, the sender's socket, the stream's address,
+/// and the receiving socket.
 pub fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
     let (answer, from) = (socket(), socket());
     let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -214,7 +213,7 @@ pub fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
     (gateway, from, to, answer)
 }
 
-/// A running gateway process with its log. Killed when dropped.
+/// A running gateway process with its log. The process is killed when this is dropped.
 pub struct Running {
     pub child: Child,
     log: BufReader<ChildStderr>,
@@ -262,12 +261,12 @@ impl Running {
         Running { child, log }
     }
 
-    /// The next log line with this message.
+    /// Waits for the next log line with this message, and returns it.
     pub fn wait_for(&mut self, message: &str) -> serde_json::Value {
         self.wait_past(message).0
     }
 
-    /// The next log line with this message, and all lines before it.
+    /// Waits for the next log line with this message. Returns it, and all lines before it.
     pub fn wait_past(&mut self, message: &str) -> (serde_json::Value, String) {
         let mut seen = String::new();
         loop {

@@ -1,4 +1,4 @@
-//! Parties of a served call. They keep the state of a receiver, so they notice if another process of the relay does not
+//! Parties of calls that a relay serves. They keep the state of a receiver, so they notice if another process of the relay does not
 //! continue their streams.
 
 use std::io::IoSliceMut;
@@ -15,18 +15,18 @@ use threadbare_rtp::srtp::{Receiver, Sender};
 
 use super::{LIMIT, Running, port_pair, socket, threadbare};
 
-/// A relay that can restart, with a proxy that sends requests to it.
+/// A relay that can be restarted, with a proxy that sends requests to it.
 pub struct Relay {
     pub running: Running,
     arguments: Vec<String>,
     proxy: UdpSocket,
-    /// The address of its HTTP server, if it has one.
+    /// The address of the relay's HTTP server, if it has one.
     pub http: Option<SocketAddr>,
     asked: u32,
 }
 
 impl Relay {
-    /// The command, with a range of ports to search.
+    /// Returns the command that starts the relay, which searches this range for free ports.
     pub fn command(arguments: &[String]) -> Command {
         let mut command = threadbare();
         command.args(["serve", "--ng", "127.0.0.1:0", "--ports", "20000-59999"]);
@@ -46,7 +46,7 @@ impl Relay {
         Relay::start_through(&patient, arguments)
     }
 
-    /// Starts a relay through another program.
+    /// Starts a relay through another program, such as `unshare`.
     pub fn start_through(words: &[&str], arguments: &[&str]) -> Relay {
         Relay::start_as(arguments, |command| {
             let mut through = Command::new(words[0]);
@@ -97,12 +97,12 @@ impl Relay {
         log
     }
 
-    /// The address for requests.
+    /// Returns the address to which the proxy sends requests.
     pub fn ng(&self) -> SocketAddr {
         self.proxy.peer_addr().expect("connected")
     }
 
-    /// The reply to a request, in JSON.
+    /// Sends a request, and returns the reply in JSON.
     pub fn ask(&mut self, request: Value) -> Value {
         self.asked += 1;
         let message = format!("cookie{} {request}", self.asked);
@@ -114,7 +114,7 @@ impl Relay {
         serde_json::from_str(reply).expect("JSON")
     }
 
-    /// Sends an SDP through the relay.
+    /// Sends an SDP through the relay. Returns the SDP of the reply.
     pub fn pass(&mut self, command: &str, call: &str, more: &Value, sdp: &str) -> String {
         let mut request = json!({"command": command, "call-id": call, "from-tag": "a", "to-tag": "b", "sdp": sdp});
         let more = more.as_object().expect("keys").clone();
@@ -147,10 +147,10 @@ pub struct Seen {
 /// A phone.
 pub struct Party {
     pub socket: UdpSocket,
-    /// For reports: the port after the RTP port.
+    /// The socket for reports, on the port after the RTP port.
     pub reports: UdpSocket,
     pub to: Option<SocketAddr>,
-    /// Number of the last sent packet, counted beyond 16 bits.
+    /// Number of the last packet that was sent. It does not wrap after 16 bits.
     number: u32,
     payload_type: u8,
     pub hz: f64,
@@ -164,7 +164,7 @@ impl Party {
         Party::at(port_pair(), payload_type, hz)
     }
 
-    /// A party with these sockets, for RTP and for reports.
+    /// Creates a party with these sockets, for RTP and for reports.
     pub fn at([socket, reports]: [UdpSocket; 2], payload_type: u8, hz: f64) -> Party {
         for socket in [&socket, &reports] {
             socket.set_nonblocking(true).expect("non-blocking");
@@ -173,7 +173,7 @@ impl Party {
             socket,
             reports,
             to: None,
-            // The numbers wrap soon, so that the rollover counter is tested.
+            // The sequence numbers wrap soon, so that the rollover counter is tested.
             number: 65_500,
             payload_type,
             hz,
@@ -183,7 +183,7 @@ impl Party {
         }
     }
 
-    /// The phone's description, with these lines for `PORT`.
+    /// Returns the phone's description, with these lines for `PORT`.
     pub fn sdp(&self, lines: &str) -> String {
         let own = self.socket.local_addr().expect("bound");
         let lines = lines.replace("PORT", &own.port().to_string());
@@ -191,14 +191,14 @@ impl Party {
         format!("v=0\r\no=- 1 1 IN IP4 {ip}\r\ns=-\r\nc=IN IP4 {ip}\r\nt=0 0\r\n{lines}\r\n")
     }
 
-    /// Sets the destination from this description.
+    /// Sets the destination to the address in this description.
     pub fn call(&mut self, sdp: &str) {
         let line = sdp.lines().find_map(|line| line.strip_prefix("c=IN IP4 "));
         let ip: IpAddr = line.expect("an address").parse().expect("an address");
         self.to = Some((ip, port_of(sdp)).into());
     }
 
-    /// Sends 20 ms of its tone.
+    /// Sends 20 ms of the party's tone.
     pub fn say(&mut self) {
         let encode = match self.payload_type {
             8 => g711::linear_to_alaw,
@@ -225,7 +225,7 @@ impl Party {
         }
         self.number += 1;
         if let Some(to) = self.to {
-            // Between two processes, the port is closed.
+            // While the relay restarts, its port is closed.
             let _ = self.socket.send_to(&packet, to);
         }
     }
@@ -238,7 +238,7 @@ impl Party {
             let len = match self.socket.recv(&mut room) {
                 Ok(len) => len,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                // The port is closed between two processes.
+                // The port is closed while the relay restarts.
                 Err(_) => continue,
             };
             let mut bytes = &mut room[..len];
@@ -283,7 +283,7 @@ impl Party {
         })
     }
 
-    /// The amplitude of a tone in the last second, relative to the sent one.
+    /// Returns the amplitude of a tone in the last second, relative to the amplitude of the sent tone.
     pub fn level(&self, hz: f64) -> f64 {
         let pcm = &self.heard[self.heard.len().saturating_sub(8000)..];
         let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;
@@ -296,7 +296,7 @@ impl Party {
     }
 }
 
-/// The type of service of the next waiting packet, from the kernel (ip(7), `IP_RECVTOS`).
+/// Returns the next waiting packet with its type of service, which the kernel reports (ip(7), `IP_RECVTOS`).
 pub fn next_tos(party: &Party) -> Option<(u8, Vec<u8>)> {
     let mut room = [0; 2048];
     let mut control = nix::cmsg_space!(u8);
@@ -317,7 +317,7 @@ pub fn next_tos(party: &Party) -> Option<(u8, Vec<u8>)> {
     Some((tos, room[..len].to_vec()))
 }
 
-/// The RTP port in a description.
+/// Returns the RTP port in a description.
 pub fn port_of(sdp: &str) -> u16 {
     let media = sdp.lines().find(|line| line.starts_with("m=audio"));
     let port = media.and_then(|line| line.split(' ').nth(1)?.parse().ok());

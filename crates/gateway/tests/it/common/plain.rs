@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::http::{Answer, Relay, parties};
 use super::rtp;
 
-/// A party: its packets and their destination.
+/// A party, with its packets and their destination.
 pub struct Party {
     pub socket: UdpSocket,
     pub to: SocketAddr,
@@ -27,7 +27,7 @@ impl Party {
         }
     }
 
-    /// Sends a packet full of one code.
+    /// Sends a packet whose payload is one code, repeated.
     pub fn say(&mut self, code: u8) {
         let packet = rtp(self.payload_type, self.number, &[code; 160]);
         self.number += 1;
@@ -46,7 +46,7 @@ pub fn made(answer: &Answer) -> Value {
     made
 }
 
-/// Two parties of a new call.
+/// Sets up a new call. Returns the reply and the two parties.
 pub fn call(relay: &Relay, codecs: [&str; 2]) -> (Value, [Party; 2]) {
     let [a, b] = parties();
     let sides = [side(&a, codecs[0]), side(&b, codecs[1])];

@@ -15,11 +15,11 @@ use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Receiver, Se
 use super::LIMIT;
 use super::phones::Relay;
 
-/// The codes of A, B and an unknown host: µ-law, with distinct levels.
+/// The codes of A, of B and of an unknown host. They are µ-law codes with distinct levels.
 pub const A: u8 = 0x20;
 pub const B: u8 = 0x40;
 pub const STRANGER: u8 = 0x30;
-/// Another phone of A.
+/// The code of another phone of A.
 pub const NEW: u8 = 0x10;
 
 /// Number of packets that a party sends in a scene. An unknown host may get three of them, which is 1 %.
@@ -45,7 +45,7 @@ pub struct Phone {
     pub ssrc: u32,
     pub number: u16,
     pub srtp: Option<(Sender, Receiver)>,
-    /// Packets by payload type, and by their last byte as µ-law.
+    /// Number of packets, by payload type and by their last byte as µ-law.
     pub heard: BTreeMap<(u8, u8), usize>,
 }
 
@@ -69,7 +69,7 @@ impl Phone {
         self.socket.local_addr().expect("bound")
     }
 
-    /// Sets the destination from this description.
+    /// Sets the destination to that in this description.
     pub fn call(&mut self, sdp: &str) {
         self.to = Some(media_of(sdp));
     }
@@ -134,7 +134,7 @@ impl Phone {
         }
     }
 
-    /// Received packets with the audio of this sender.
+    /// Returns the number of received packets with the audio of this sender.
     pub fn heard(&self, mark: u8) -> usize {
         let alike = |code: u8| linear(0, code).abs_diff(linear(0, mark)) < 200;
         let all = self.heard.iter();
@@ -174,7 +174,7 @@ pub struct Scene {
     pub a: Phone,
     pub b: Phone,
     pub stranger: Phone,
-    /// The signalled addresses of A and B.
+    /// The addresses of A and B in their descriptions.
     pub signalled: [SocketAddr; 2],
     pub lines: [String; 2],
 }
@@ -196,12 +196,12 @@ impl Scene {
         }
     }
 
-    /// A call in which both parties use PCMU.
+    /// Sets up a call in which both parties use PCMU.
     pub fn pcmu(name: &str) -> Scene {
         Scene::new(name, [Kind::Rtp(0); 2], [PCMU; 2])
     }
 
-    /// Another phone on a host of this scene.
+    /// Creates another phone on a host of this scene.
     pub fn phone(&self, host: u8, mark: u8) -> Phone {
         let SocketAddr::V4(own) = self.a.address() else {
             unreachable!("IPv4")
@@ -211,7 +211,7 @@ impl Scene {
         Phone::new(host, self.a.kind, mark)
     }
 
-    /// Puts A behind a NAT: its description names another phone, which is returned and does not send yet.
+    /// Puts A behind a NAT. Its description names another phone, which does not send yet. Returns that phone.
     pub fn hide_a(&mut self) -> Phone {
         let hidden = self.phone(99, A);
         self.signalled[0] = hidden.address();
@@ -253,7 +253,7 @@ impl Scene {
         self.a.heard(B) >= ENOUGH && self.b.heard(A) >= ENOUGH
     }
 
-    /// Packets of the parties that the unknown host received. Encrypted packets do not show their sender.
+    /// Returns the number of the parties' packets that the unknown host received. Encrypted packets do not show their sender.
     pub fn leaked(&self) -> usize {
         self.stranger.packets() - self.stranger.heard(STRANGER)
     }
@@ -284,7 +284,7 @@ pub fn line(crypto: &Crypto) -> String {
     format!("\r\na=crypto:{}", &*crypto.to_value())
 }
 
-/// Returns the relay's key in an SDP from the relay, if the relay encrypts.
+/// Returns the relay's key from one of its SDPs, if the relay encrypts.
 pub fn key_in(sdp: &str) -> Option<Crypto> {
     let lines = sdp
         .lines()
@@ -293,7 +293,7 @@ pub fn key_in(sdp: &str) -> Option<Crypto> {
     keys.find(|one| one.key.suite() == SUITE)
 }
 
-/// Runs the scenes; `each` is called in every tick of 20 ms.
+/// Runs the scenes for this many ticks of 20 ms. Calls `each` in every tick.
 pub fn play(scenes: &mut [Scene], ticks: usize, mut each: impl FnMut(usize, &mut Scene)) {
     let begin = Instant::now();
     for tick in 0..ticks {
@@ -306,7 +306,7 @@ pub fn play(scenes: &mut [Scene], ticks: usize, mut each: impl FnMut(usize, &mut
     }
 }
 
-/// Reads packets until `is_done`, because jitter buffers release packets late; at most for a third of [`LIMIT`].
+/// Reads packets until `is_done`, because jitter buffers release packets late. Waits at most for a third of [`LIMIT`].
 pub fn drain(scenes: &mut [Scene], is_done: impl Fn(&Scene) -> bool) {
     let begin = Instant::now();
     while begin.elapsed() < LIMIT / 3 {

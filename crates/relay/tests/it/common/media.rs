@@ -1,4 +1,4 @@
-//! Media sessions without sockets, in virtual time: tests pass datagrams in, and read the staged ones.
+//! Media sessions without sockets, in virtual time. Tests pass in datagrams, and read those that were staged.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use threadbare_rtp::srtp::{
 
 pub(crate) const MS: u64 = 1_000_000;
 
-/// Address of a party.
+/// Returns the address of a party.
 pub(crate) fn party(side: Side) -> SocketAddr {
     match side {
         Side::A => SocketAddr::from(([192, 0, 2, 1], 5000)),
@@ -24,7 +24,7 @@ pub(crate) fn party(side: Side) -> SocketAddr {
     }
 }
 
-/// A leg for a party that speaks this, at the address above.
+/// Returns a leg for a party that sends this encoding, at the address that [`party`] returns.
 pub(crate) fn leg(side: Side, payload_type: u8, encoding: Encoding) -> LegConfig {
     let format = Format::new(encoding, 8000, 1).expect("a format");
     LegConfig {
@@ -52,7 +52,7 @@ pub(crate) fn leg(side: Side, payload_type: u8, encoding: Encoding) -> LegConfig
     }
 }
 
-/// PCMU at A, PCMA at B.
+/// Creates a call of PCMU at A and PCMA at B.
 pub(crate) fn call(now_ns: u64, mux: bool) -> call::Session {
     let legs = [
         leg(Side::A, 0, Encoding::Pcmu),
@@ -68,14 +68,14 @@ pub(crate) fn call(now_ns: u64, mux: bool) -> call::Session {
     call::Session::new(now_ns, config).expect("a call")
 }
 
-/// A key, different for each number.
+/// Returns a key. Each number has a different one.
 pub(crate) fn key(suite: Suite, number: u8) -> MasterKey {
     let random: [u8; MASTER_KEY_BYTES_MAX] =
         std::array::from_fn(|at| number.wrapping_mul(29).wrapping_add(at as u8));
     MasterKey::from_random(suite, &random)
 }
 
-/// The keys of a party, and the party's own transforms for sending and receiving.
+/// Returns the keys of a party, and the party's own transforms for sending and receiving.
 pub(crate) fn party_keys(suite: Suite, number: u8) -> (Keys, Sender, Receiver) {
     let keys = Keys {
         receive: key(suite, number),
@@ -85,7 +85,7 @@ pub(crate) fn party_keys(suite: Suite, number: u8) -> (Keys, Sender, Receiver) {
     (keys, sends, receives)
 }
 
-/// A packet of a party: 20 ms of a payload that identifies the packet.
+/// Returns a party's packet: 20 ms of a payload that identifies the packet.
 pub(crate) fn speech(payload_type: u8, ssrc: u32, number: u16) -> Vec<u8> {
     let mut packet = vec![0x80, payload_type];
     packet.extend(number.to_be_bytes());
@@ -95,7 +95,7 @@ pub(crate) fn speech(payload_type: u8, ssrc: u32, number: u16) -> Vec<u8> {
     packet
 }
 
-/// The packet, protected.
+/// Returns the packet, encrypted.
 pub(crate) fn protected(sender: &mut Sender, packet: &[u8]) -> Vec<u8> {
     let mut buffer = [packet, &[0; RTCP_TRAILER_BYTES_MAX]].concat();
     let is_rtcp = threadbare_rtp::packet::is_rtcp(packet);
@@ -117,7 +117,7 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// The decrypted packet.
+    /// Returns the decrypted packet.
     pub(crate) fn opened(&self, receiver: &mut Receiver) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         let len = if threadbare_rtp::packet::is_rtcp(&bytes) {
@@ -129,23 +129,23 @@ impl Staged {
         bytes
     }
 
-    /// The RTP packet's number.
+    /// Returns the RTP packet's number.
     pub(crate) fn seq(&self) -> u16 {
         u16::from_be_bytes([self.bytes[2], self.bytes[3]])
     }
 
-    /// The RTP packet's timestamp.
+    /// Returns the RTP packet's timestamp.
     pub(crate) fn time(&self) -> u32 {
         u32::from_be_bytes(self.bytes[4..8].try_into().expect("four bytes"))
     }
 
-    /// The SSRC of an RTP packet.
+    /// Returns the SSRC of an RTP packet.
     pub(crate) fn ssrc(&self) -> u32 {
         u32::from_be_bytes(self.bytes[8..12].try_into().expect("four bytes"))
     }
 }
 
-/// An outbox with room for this many datagrams per turn.
+/// An outbox with room for a number of datagrams per turn.
 #[derive(Debug, Default)]
 pub(crate) struct Tray {
     pub(crate) staged: Vec<Staged>,
@@ -181,7 +181,7 @@ pub(crate) struct Bed<C> {
     pub(crate) call: C,
     pub(crate) now_ns: u64,
     pub(crate) tray: Tray,
-    /// Datagrams of one turn.
+    /// Number of datagrams for which a turn has room.
     pub(crate) room: usize,
 }
 
@@ -231,7 +231,7 @@ impl<C: Call> Bed<C> {
         self.now_ns = until_ns;
     }
 
-    /// The datagrams staged for a port since the last call.
+    /// Returns the datagrams that were staged for a port since the last call.
     pub(crate) fn take(&mut self, port: PortId) -> Vec<Staged> {
         let (taken, rest) = std::mem::take(&mut self.tray.staged)
             .into_iter()

@@ -1,4 +1,4 @@
-//! Helpers of the relay's tests: a call that forwards, its peers, and ways to wait.
+//! Helpers of the relay's tests: a call that forwards, its peers, and functions that wait.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 pub(crate) mod media;
@@ -12,10 +12,10 @@ use threadbare_relay::{
     RangeSettings, Refused, Settings,
 };
 
-/// Only a failing test waits this long. Generous: the machine may have other work.
+/// Maximum wait. Only a test that fails waits this long. It is generous, because the machine may have other work.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// An engine on its own context.
+/// Returns an engine on its own context.
 pub(crate) fn engine<C: Call>(wait_ms: u64, threads: i32) -> Engine<C> {
     Engine::new(settings(wait_ms, threads)).expect("an engine")
 }
@@ -28,7 +28,7 @@ pub(crate) fn settings(wait_ms: u64, threads: i32) -> Settings {
     settings
 }
 
-/// Polls until a condition holds.
+/// Waits until a condition holds, by polling.
 #[track_caller]
 pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
@@ -40,7 +40,7 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
 
 pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Ports below those that the system assigns. A range starts at a random one and skips those in use, so that tests do not
+/// Returns a range of ports below those that the system assigns. It starts at a random one and skips ports in use, so that tests do not
 /// interfere.
 pub(crate) fn range(port_use: PortUse) -> PortRange {
     PortRange::new(range_settings(LOCALHOST, port_use)).expect("a range")
@@ -53,7 +53,7 @@ pub(crate) fn range_settings(address: IpAddr, port_use: PortUse) -> RangeSetting
     }
 }
 
-/// A socket of a party.
+/// Returns a socket of a party.
 pub(crate) fn peer() -> UdpSocket {
     peer_at("127.0.0.1:0")
 }
@@ -64,7 +64,7 @@ pub(crate) fn peer_at(address: &str) -> UdpSocket {
     socket
 }
 
-/// The next datagram of a party, and its source address.
+/// Waits for the next datagram of a party. Returns it with its source address.
 #[track_caller]
 pub(crate) fn next(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     let mut buffer = [0; 4096];
@@ -75,27 +75,27 @@ pub(crate) fn next(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
 /// A call that forwards datagrams from one leg's port to the other leg's fixed destination.
 #[derive(Default)]
 pub(crate) struct Forwarder {
-    /// Destinations of each leg's RTP and RTCP.
+    /// Destination of each leg's RTP and RTCP.
     pub(crate) to: [[Option<SocketAddr>; 2]; 2],
-    /// The queued datagram: fixed memory.
+    /// The datagram that waits. Its memory is fixed.
     waiting: Option<(PortId, SocketAddr)>,
     bytes: Vec<u8>,
     pub(crate) received: u64,
     pub(crate) last_from: Option<SocketAddr>,
     pub(crate) refused: Vec<Refused>,
-    /// Datagrams of a leg leave from the same leg.
+    /// Whether a leg's datagrams leave from the same leg.
     pub(crate) echoes: bool,
 }
 
 impl Forwarder {
-    /// Sends another datagram.
+    /// Sends a datagram of its own.
     pub(crate) fn send(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(bytes);
         self.waiting = Some((port, to));
     }
 
-    /// From leg 0 to `b`, from leg 1 to `a`: the addresses of RTP; RTCP goes to the next port.
+    /// Creates a call that sends from leg 0 to `b`, and from leg 1 to `a`. These are the addresses for RTP, and RTCP goes to the next port.
     pub(crate) fn new(a: SocketAddr, b: SocketAddr) -> Forwarder {
         Forwarder {
             to: [[Some(a), Some(next_port(a))], [Some(b), Some(next_port(b))]],
@@ -150,7 +150,7 @@ impl Call for Forwarder {
     }
 }
 
-/// Makes the call send alternately to an unused address and to a party, which gets all of its packets.
+/// Makes the call send alternately to an unused address and to a party. Asserts that the party gets all its packets.
 pub(crate) fn send_in_turn(call: &CallHandle<Forwarder>, nobody: SocketAddr, party: &UdpSocket) {
     let to = party.local_addr().expect("bound");
     for i in 0..20u8 {
@@ -163,12 +163,12 @@ pub(crate) fn send_in_turn(call: &CallHandle<Forwarder>, nobody: SocketAddr, par
     }
 }
 
-/// Two legs of a range.
+/// Returns two legs of a range.
 pub(crate) fn two_legs(range: &PortRange) -> Vec<LegPorts> {
     vec![range.lease().expect("ports"), range.lease().expect("ports")]
 }
 
-/// An RTP packet with that SSRC and number, of twelve bytes and `payload` (RFC 3550, section 5.1).
+/// Returns an RTP packet with this SSRC and number. It consists of twelve bytes and `payload` (RFC 3550, section 5.1).
 pub(crate) fn rtp(ssrc: u32, seq: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x80, 0];
     packet.extend(seq.to_be_bytes());
@@ -178,19 +178,19 @@ pub(crate) fn rtp(ssrc: u32, seq: u16, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An empty receiver report (RFC 3550, section 6.4.2).
+/// Returns an empty receiver report (RFC 3550, section 6.4.2).
 pub(crate) fn receiver_report(ssrc: u32) -> Vec<u8> {
     let mut packet = vec![0x80, 201, 0, 1];
     packet.extend(ssrc.to_be_bytes());
     packet
 }
 
-/// Descriptors of this process.
+/// Returns the number of open descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
 }
 
-/// Threads of this process.
+/// Returns the number of threads of this process.
 pub(crate) fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").expect("proc").count()
 }

@@ -1,12 +1,12 @@
-//! Ring of queued codes and the last ones taken. It uses few cache lines, written again and again, because thousands of
-//! directions have one each; nothing is moved from packet to packet.
+//! A ring of queued codes and of the last codes that were taken. Thousands of directions have such a ring. So it uses few cache lines,
+//! which are overwritten again and again, and nothing moves when a packet comes.
 //!
 //! ```text
 //!   this round: | taken ......... | waiting | last round, as far as it is not overwritten |
 //!               0               taken      end                                      last_end
 //! ```
 
-/// See the module.
+/// A ring of codes: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct CodeRing {
     bytes: Vec<u8>,
@@ -16,8 +16,8 @@ pub(super) struct CodeRing {
 }
 
 impl CodeRing {
-    /// Queues codes. Writing restarts at 0 if nothing is queued and this round has twice as much as `history`; the last
-    /// codes of the old round stay.
+    /// Queues codes. If nothing is queued and this round has twice as much as `history`, writing starts at 0 again. The last codes of the
+    /// old round stay.
     pub(super) fn push(&mut self, codes: &[u8], history: usize) {
         if self.is_over(history) {
             (self.last_end, self.taken, self.end) = (self.end, 0, 0);
@@ -44,7 +44,7 @@ impl CodeRing {
         self.taken = self.end;
     }
 
-    /// Drops this many queued codes that no listener took; a round could not end otherwise.
+    /// Drops `count` queued codes that no listener took. Otherwise, a round could not end.
     pub(super) fn drop_first(&mut self, count: usize, history: usize) {
         self.taken += count;
         if self.taken > 2 * history {
@@ -56,7 +56,8 @@ impl CodeRing {
         }
     }
 
-    /// Returns the last codes, whether taken or not, in two pieces: at most `history` of them.
+    /// Returns the last `count` codes in two pieces, whether they were taken or not. `count` is at most the `history` of
+    /// [`push`](Self::push).
     pub(super) fn last(&self, count: usize) -> [&[u8]; 2] {
         let own = count.min(self.end);
         let before = count - own;
@@ -64,7 +65,7 @@ impl CodeRing {
         [older, &self.bytes[self.end - own..self.end]]
     }
 
-    /// Address at which the next codes will be written, for prefetching.
+    /// Returns the address at which the next codes will be written, for prefetching.
     pub(super) fn next_address(&self, history: usize) -> usize {
         let at = if self.is_over(history) { 0 } else { self.end };
         self.bytes.as_ptr() as usize + at
@@ -80,7 +81,7 @@ mod tests {
     const HISTORY: usize = 8;
 
     proptest! {
-        /// The ring behaves like a list of all codes but needs little memory.
+        /// The ring returns the same codes as a list of all codes, but needs little memory.
         #[test]
         fn ring_equals_a_list_of_all_codes(
             steps in prop::collection::vec((1_usize..12, 0_u8..6), 1..200)

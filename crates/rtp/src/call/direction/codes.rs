@@ -1,7 +1,7 @@
-//! Forwards codes unchanged or converted by table, packet by packet or in packets of another length.
+//! Forwards codes, unchanged or converted by table, either packet by packet or in packets of another length.
 //!
-//! Forwarded codes are not decoded. To conceal a loss takes samples: those before it, which the history has as codes, the
-//! concealment, and the next packet, which is joined to it.
+//! Codes that are forwarded are not decoded. But concealing a loss needs samples: those before the loss, which the history has as codes,
+//! the concealment itself, and the next packet, which is joined to it.
 
 use super::output::Output;
 use super::route::{Route, silence_of};
@@ -156,7 +156,7 @@ impl Output {
             Route::Pass { to, .. } | Route::Repack { to, .. } => to,
             Route::Reencode(_) | Route::Nowhere => return,
         };
-        // Conceal only up to the start of the next packet, and never over audio that was sent already, such as a digit's tone.
+        // Conceal only up to the start of the next packet, and never over audio that was sent already, such as the tone of a digit.
         let rate_hz = to.clock_rate_hz;
         let lost = self.map.map(loss.time, loss.play_ns, rate_hz, rate_hz);
         let time = self.map.not_before_end(lost);
@@ -201,8 +201,8 @@ impl Output {
         }
     }
 
-    /// The cost of concealing a loss, in units of [`SPARE_UNIT_NS`](crate::call::SPARE_UNIT_NS). Measured: an Opus frame takes 50
-    /// to 130 µs.
+    /// Returns the cost of concealing a loss, in units of [`SPARE_UNIT_NS`](crate::call::SPARE_UNIT_NS). An Opus frame takes 50 to 130 µs,
+    /// as measured.
     pub(super) fn loss_units(&self, is_quiet: bool) -> u32 {
         let is_opus = |format: Format| format.encoding == Encoding::Opus;
         let of_route = match &self.route {
@@ -221,7 +221,7 @@ impl Output {
         of_route + u32::from(self.tap.is_some())
     }
 
-    /// Adds a loss that the far side conceals to the listeners' audio.
+    /// Adds the concealment of a loss to the audio of the listeners, if the far side conceals the loss itself.
     #[cold]
     pub(super) fn hear_sent_loss(&mut self, made_ns: u64, work: &mut Work) {
         if self.tap.is_none() {
@@ -234,7 +234,7 @@ impl Output {
         }
     }
 
-    /// Leaves a loss to the far side, which sees a gap, if time is too short to conceal it. Tapped audio keeps its timing.
+    /// Leaves a loss to the far side, which sees a gap, because there is no time to conceal it here. Tapped audio keeps its timing.
     #[cold]
     pub(super) fn leave_to_far_side(
         &mut self,
@@ -256,7 +256,7 @@ impl Output {
             _ => self.packet_ns,
         };
         if made_ns < packet_ns && self.fall_silent(loss, made_ns, work, out) {
-            return; // A hole within a packet that is sent anyway.
+            return; // the gap is within a packet that is sent anyway
         }
         let packets = match self.route {
             Route::Pass { .. } => loss.packets,
@@ -325,7 +325,7 @@ pub(super) fn write_codes(
     }
 }
 
-/// Bytes per timestamp unit.
+/// Returns the number of bytes per timestamp unit.
 fn unit_bytes_of(to: &Payload) -> usize {
     let bytes = |format: Format| {
         let frames = (format.sample_rate_hz / format.clock_rate_hz).max(1);

@@ -1,4 +1,4 @@
-//! Generates comfort noise (RFC 3389) for the far side when a party pauses by its codec's own means (DTX).
+//! Generates comfort noise (RFC 3389) for the far side when a party pauses with the means of its codec (DTX).
 //!
 //! The noise resembles the background before the pause. An Opus encoder sends this background for some hundred milliseconds
 //! before it pauses.
@@ -11,7 +11,7 @@ use crate::leg::PayloadMap;
 /// The recent audio of the far side, and whether comfort noise is active.
 #[derive(Debug)]
 pub(super) struct ComfortNoise {
-    /// The last [`BACKGROUND_NS`] of one channel: a ring whose oldest sample is at `oldest`.
+    /// The last [`BACKGROUND_NS`] of one channel. This is a ring whose oldest sample is at `oldest`.
     recent: Box<[f32]>,
     oldest: usize,
     analyser: ComfortAnalyser,
@@ -20,7 +20,7 @@ pub(super) struct ComfortNoise {
 }
 
 impl ComfortNoise {
-    /// Creates the state if `from` can pause and `to` has comfort noise; otherwise returns `None`.
+    /// Creates the state if `from` can pause and `to` has comfort noise. Otherwise returns `None`.
     pub(super) fn between(
         from: Format,
         to: Format,
@@ -28,7 +28,7 @@ impl ComfortNoise {
     ) -> Option<Box<ComfortNoise>> {
         let is_usable =
             from.encoding == Encoding::Opus && payloads.comfort_noise(to.clock_rate_hz).is_some();
-        // The description refers to the payload type's clock rate.
+        // The description of the noise refers to the clock rate of the payload type.
         let is_usable = is_usable && to.clock_rate_hz == to.sample_rate_hz;
         is_usable.then(|| {
             let frames = BACKGROUND_NS * u64::from(to.sample_rate_hz) / NS_PER_S;
@@ -58,9 +58,9 @@ impl ComfortNoise {
     }
 }
 
-/// Length of the audio that is analysed: shorter than the 200 ms of background that Opus sends before a pause.
+/// Length of the audio that is analysed. It is shorter than the 200 ms of background that Opus sends before a pause.
 const BACKGROUND_NS: u64 = 100_000_000;
-/// Order of the model of the noise, as in ITU-T G.711, appendix II.
+/// Order of the model of the noise. It is that of ITU-T G.711, appendix II.
 const ORDER: usize = 10;
 /// Maximum size of an Opus frame without audio: "the packet does not need to be transmitted (DTX)" (libopus, `opus_encode`).
 pub(super) const PAUSE_BYTES_MAX: usize = 2;

@@ -1,4 +1,4 @@
-//! DTMF digits of a direction: those that the party sends as events or as tones, and those that the owner inserts.
+//! DTMF digits of a direction: those that the party sends, as events or as tones, and those that the owner inserts.
 
 use super::dtmf_insert::{Event, Kind, SendingDigit, UPDATE_NS};
 use super::keys::{KEY_OVER_NS, KEY_SILENCE_NS};
@@ -17,7 +17,7 @@ use crate::leg::{Carries, Lost, MediaPacket, Payload};
 use crate::tone::Tone;
 
 impl Direction {
-    /// Handles a packet of the party's telephone events.
+    /// Handles a packet of telephone events from the party.
     pub(super) fn handle_key(
         &mut self,
         payload: &Payload,
@@ -27,7 +27,7 @@ impl Direction {
     ) {
         self.output.stats.key_packets += 1;
         self.keys.over_ns = out.now_ns + KEY_OVER_NS;
-        self.inband = None; // It sends events, even if they were not agreed on.
+        self.inband = None; // the party sends events, even if they were not agreed on
         let Some(told) = KeyPayload::parse(packet.bytes) else {
             self.output.stats.undecodable += 1;
             return;
@@ -102,10 +102,9 @@ impl Direction {
             return;
         }
         if !self.tone.is_on {
-            return; // One of the packets that repeat the end.
+            return; // the packet only repeats the end
         }
-        // Each packet pays for the time since the previous one at most, even if it claims more. That time includes lost
-        // packets.
+        // Each packet pays at most for the time since the previous one, even if it claims a longer tone. That time includes lost packets.
         let passed_ns = out.now_ns.saturating_sub(self.keys.paid_ns);
         self.keys.paid_ns = out.now_ns;
         let earned_ns = passed_ns.min(KEY_NS_MAX);
@@ -117,7 +116,7 @@ impl Direction {
         let Some(made_ns) = self.tone.made_ns() else {
             return;
         };
-        // The fade is generated when the digit ends.
+        // The fade comes later, when the digit ends.
         let wanted_ns = key.ns().saturating_sub(made_ns + FADE_NS);
         let ns = wanted_ns
             .min(KEY_NS_MAX + TAIL_NS_MAX)
@@ -129,7 +128,7 @@ impl Direction {
         }
     }
 
-    /// Starts the tone of the pressed digit. Returns `None` if the tone is unknown or has no codec.
+    /// Starts the tone of the pressed digit. Returns `None` if the event has no tone, or if the tone cannot be encoded.
     fn begin_tone(
         &mut self,
         packet: &MediaPacket<'_>,
@@ -157,8 +156,8 @@ impl Direction {
         Some(())
     }
 
-    /// Whether a digit's tone replaces this audio. Senders may continue their audio during a digit. Audio much later than the
-    /// digit's next packet is not replaced: the packets with its end were lost.
+    /// Whether the tone of a digit replaces this audio. Senders may continue their audio during a digit. If the audio is much later than
+    /// the digit's next packet would be, the packets with the digit's end were lost, and the audio is not replaced.
     #[cold]
     pub(super) fn is_sounded_over(
         &mut self,
@@ -180,7 +179,7 @@ impl Direction {
         false
     }
 
-    /// Time at which the pressed digit ends if no more packets of it arrive.
+    /// Returns the time at which the pressed digit ends if no more packets of it arrive.
     pub(in crate::call) fn next_key(&self) -> Option<u64> {
         let is_held = self.keys.is_pressed
             || self
@@ -190,7 +189,7 @@ impl Direction {
         is_held.then_some(self.keys.over_ns)
     }
 
-    /// Releases the digit of a sender that has fallen silent.
+    /// Ends the digit of a sender that has fallen silent.
     #[inline]
     pub(in crate::call) fn expire_key(&mut self, work: &mut Work, out: &mut Out<'_>) {
         if self.next_key().is_some_and(|over_ns| over_ns <= out.now_ns) {
@@ -200,7 +199,7 @@ impl Direction {
         }
     }
 
-    /// Time of the next work that needs no packet, except clips.
+    /// Returns the time of the next work that needs no packet. Clips are not included.
     pub(in crate::call) fn next_unasked(&self) -> Option<u64> {
         self.next_key()
             .into_iter()
@@ -227,7 +226,7 @@ impl Direction {
         inband.decode(format, bytes, &mut work.decoded) && self.hear(at, work, out)
     }
 
-    /// [`listen`](Self::listen) for the concealment of a loss.
+    /// Acts as [`listen`](Self::listen) for the concealment of a loss.
     #[cold]
     pub(super) fn listen_to_loss(
         &mut self,
@@ -267,7 +266,7 @@ impl Direction {
         }
     }
 
-    /// Queues a digit in the party's name.
+    /// Queues a digit on behalf of the party.
     pub(in crate::call) fn insert_dtmf(
         &mut self,
         now_ns: u64,
@@ -296,7 +295,7 @@ impl Direction {
         dtmf_queue.is_some_and(|dtmf_queue| dtmf_queue.current.is_some())
     }
 
-    /// Time of the next work for a digit. While the party itself presses a digit, queued ones wait for the party's packets.
+    /// Returns the time of the next work for a digit. While the party itself presses a digit, queued ones wait for the party's packets.
     pub(in crate::call) fn next_dtmf(&self) -> Option<u64> {
         let dtmf_queue = self.dtmf_queue.as_ref()?;
         match dtmf_queue.current {
@@ -315,7 +314,7 @@ impl Direction {
         if let Some(sending) = dtmf_queue.current.take() {
             dtmf_queue.next_ns = sending.end_ns() + sending.digit.pause_ns;
             sending.note_sent(sending.due_ns - sending.start_ns, &mut self.output);
-            // The gathered tone is older than the audio that follows.
+            // The tone that was gathered is older than the audio that follows, so it is dropped.
             if let (Kind::Tone { .. }, Some(voice)) = (sending.kind, &mut self.output.voice) {
                 voice.clear();
             }
@@ -324,7 +323,7 @@ impl Direction {
         }
     }
 
-    /// Sends everything due for inserted digits.
+    /// Sends everything that is due for inserted digits.
     #[inline]
     pub(in crate::call) fn poll_dtmf(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
         if self.next_dtmf().is_some_and(|due_ns| due_ns <= now_ns) {
@@ -334,7 +333,7 @@ impl Direction {
 
     #[cold]
     fn poll_due_dtmf(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
-        // A late digit starts late, so that each digit is sent. A digit takes at least two rounds of this loop.
+        // A digit that is late starts late, so that each digit is sent. Each takes at least two rounds of this loop.
         while self.next_dtmf().is_some_and(|due_ns| due_ns <= now_ns) {
             let current = self
                 .dtmf_queue
@@ -350,7 +349,7 @@ impl Direction {
         }
     }
 
-    /// Starts the next queued digit. Returns `None` if the far side cannot get it.
+    /// Starts the next queued digit. Returns `None` if the far side cannot get digits.
     fn begin_digit(
         &mut self,
         now_ns: u64,
@@ -378,7 +377,7 @@ impl Direction {
             Route::Nowhere => audio.clock_rate_hz,
             _ => self.output.routed_rate(out).unwrap_or(audio.clock_rate_hz),
         };
-        // Placed on the party's time line as if the digit had arrived in a packet after the last one.
+        // The digit gets the place on the party's time line that it would have if it had arrived in a packet after the last one.
         let play_ns = start_ns.saturating_add(self.lead_ns);
         let play_ns = play_ns.max(self.output.map.end_play_ns());
         let time = self.output.map.at(play_ns, audio_hz);
@@ -417,7 +416,7 @@ impl Direction {
         })
     }
 
-    /// Continues the digit; returns `None` after its end.
+    /// Continues the digit. Returns `None` when it has ended.
     fn continue_digit(
         &mut self,
         mut sending: SendingDigit,
@@ -443,7 +442,7 @@ impl Direction {
                     .min(sending.end_ns());
             }
             Kind::Tone { made_ns } => {
-                // The tone is generated less than a packet ahead of time, and its fade at the digit's end.
+                // The tone is generated less than a packet ahead of time. Its fade is generated at the digit's end.
                 let whole_ns = sending.digit.duration_ns - FADE_NS;
                 let wanted_ns = (passed_ns / PACKET_NS_DEFAULT + 1) * PACKET_NS_DEFAULT;
                 let wanted_ns = wanted_ns.min(whole_ns);

@@ -1,4 +1,4 @@
-//! Forwards packets directly: no jitter buffer delays them, and the far side sees losses and reordering.
+//! Forwards packets directly. No jitter buffer delays them, and the far side sees losses and reordering.
 //!
 //! Outgoing numbers keep the distances of the incoming ones, so that a reordered packet fills its own gap. Packets that this side
 //! inserts (DTMF events, comfort noise) shift the later numbers.
@@ -6,25 +6,25 @@
 use crate::call::out::{Number, Out};
 use crate::id::SeqNum;
 
-/// Numbering of directly forwarded packets; `None` before the first one.
+/// The numbers of packets that are forwarded directly. `None`: there was no packet yet.
 #[derive(Debug, Default)]
 pub(super) struct Numbering(Option<Numbers>);
 
-/// Mapping from incoming to outgoing numbers.
+/// How incoming numbers become outgoing ones.
 #[derive(Debug, Clone, Copy)]
 struct Numbers {
-    /// The first incoming number with the current `offset`.
+    /// The first incoming number for which `offset` is valid.
     first: SeqNum,
     /// The highest incoming number so far.
     highest: SeqNum,
-    /// The difference of outgoing and incoming numbers.
+    /// The outgoing number minus the incoming one.
     offset: u16,
-    /// The next outgoing number, unless this side inserts packets.
+    /// The next outgoing number, as long as this side inserts no packets.
     next_out: SeqNum,
 }
 
 impl Numbering {
-    /// The next packet starts new numbers.
+    /// Makes the next packet start new numbers.
     pub(super) fn restart(&mut self) {
         self.0 = None;
     }
@@ -80,7 +80,7 @@ impl Numbering {
     }
 }
 
-/// RFC 3550, appendix A.1: MAX_MISORDER.
+/// MAX_MISORDER of RFC 3550, appendix A.1.
 const MISORDER_PACKETS_MAX: i32 = 100;
-/// RFC 3550, appendix A.1: MAX_DROPOUT.
+/// MAX_DROPOUT of RFC 3550, appendix A.1.
 const DROPOUT_PACKETS_MAX: i32 = 3000;

@@ -1,4 +1,5 @@
-//! DTMF digits that the owner inserts in a party's name: telephone events for a side that accepts them, tones for others.
+//! DTMF digits that the owner inserts on behalf of a party. They are telephone events for a side that accepts these, and tones for any
+//! other side.
 
 use std::collections::VecDeque;
 
@@ -15,10 +16,10 @@ pub(super) struct DtmfQueue {
     pub(super) current: Option<SendingDigit>,
     /// Earliest start of the next digit.
     pub(super) next_ns: u64,
-    /// Play time from which on the party's packets are forwarded again.
+    /// Play time from which the party's packets are forwarded again.
     pub(super) until_ns: u64,
-    /// Time from which on the party's packets are forwarded whatever their play time: a sender whose timestamps stopped during
-    /// a pause stays behind.
+    /// Time from which the party's packets are forwarded whatever their play time is, because a sender whose timestamps stopped during a
+    /// pause stays behind.
     pub(super) until_now_ns: u64,
 }
 
@@ -27,7 +28,7 @@ pub(super) struct DtmfQueue {
 pub(super) struct SendingDigit {
     pub(super) digit: DtmfDigit,
     pub(super) start_ns: u64,
-    /// Start of the digit on the incoming time line.
+    /// Start of the digit on the time line of the incoming audio.
     pub(super) play_ns: u64,
     /// Time of the next packet or piece of tone.
     pub(super) due_ns: u64,
@@ -39,7 +40,7 @@ pub(super) enum Kind {
     Event {
         to: Payload,
         time: RtpTime,
-        /// Start of the segment that was sent last, units.
+        /// Start of the segment that was sent last, in timestamp units.
         before: u32,
     },
     Tone {
@@ -98,8 +99,8 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Sends the digit's length so far, three times at its end (RFC 4733, section 2.5.1.4). An event longer than the duration
-    /// field's range is sent in segments. Each ends with the full range, at which the next one starts (section 2.5.1.3).
+    /// Sends the digit's length so far, and at its end three times (RFC 4733, section 2.5.1.4). An event that is longer than the duration
+    /// field allows is sent in segments. Each segment has the maximum duration, and the next one starts where it ends (section 2.5.1.3).
     pub(super) fn send_update(
         &self,
         sent_ns: u64,
@@ -135,7 +136,7 @@ impl Event {
     }
 }
 
-/// Interval between the packets of an event, as RFC 4733, section 2.5.1.2, recommends.
+/// Interval between the packets of an event, as recommended by RFC 4733, section 2.5.1.2.
 pub(super) const UPDATE_NS: u64 = 50_000_000;
 /// Number of copies of an event's last packet (RFC 4733, section 2.5.1.4).
 const ENDS: usize = 3;

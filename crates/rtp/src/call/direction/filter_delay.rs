@@ -1,12 +1,12 @@
-//! Tracks audio that a filter holds back, so that it leaves with its original times. After a pause, the filter gets silence until
-//! that audio has come out, and the far side hears the pause.
+//! Tracks audio that a filter delays, so that it leaves with its original times. After the last packet before a pause, the filter gets
+//! silence until that audio has come out. The far side then hears the pause.
 
 use std::collections::VecDeque;
 
 use crate::codec::Format;
 use crate::id::{NS_PER_S, RtpTime};
 
-/// Start of a talkspurt.
+/// The start of a talkspurt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Begin {
     pub(super) time: RtpTime,
@@ -19,11 +19,11 @@ pub(super) struct FilterDelay {
     /// Format of the filter.
     format: Option<Format>,
     stretches: VecDeque<Stretch>,
-    /// Start of the next audio, if it is not continuous.
+    /// Start of the next audio, if it does not follow the previous audio without a gap.
     begin: Option<Begin>,
     /// Expected time of the next packet.
     pub(super) due_ns: u64,
-    /// Part of the pause since the last packet that was filled with silence.
+    /// How much of the pause since the last packet was filled with silence, ns.
     pub(super) filled_ns: u64,
 }
 
@@ -35,9 +35,9 @@ struct Stretch {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Audio; with a `Begin` if it is not continuous with the audio before it.
+    /// Audio. It has a `Begin` if it does not follow the audio before it without a gap.
     Audio(Option<Begin>),
-    /// Silence in place of missing packets.
+    /// Silence that replaces missing packets.
     Pause,
 }
 
@@ -47,14 +47,14 @@ impl FilterDelay {
         self.begin = Some(begin);
     }
 
-    /// Forgets all entries: the filter has returned everything that it will return.
+    /// Forgets all entries, because the filter has returned everything that it will return.
     pub(super) fn clear(&mut self) {
         self.stretches.clear();
     }
 
     pub(super) fn take_in(&mut self, format: Format, frames: usize, is_pause: bool) {
         if self.format.replace(format) != Some(format) {
-            // The filter restarts, too.
+            // The filter restarts too.
             self.stretches.clear();
         }
         let kind = if is_pause {
@@ -66,7 +66,7 @@ impl FilterDelay {
             self.filled_ns = 0;
         }
         if self.stretches.len() == STRETCHES_MAX {
-            // The filter returns less than it gets, so the held audio is the latest.
+            // The filter returns less than it gets, so the audio in it is the latest.
             self.stretches.clear();
         }
         match (self.stretches.back_mut(), kind) {
@@ -76,7 +76,7 @@ impl FilterDelay {
         }
     }
 
-    /// Returns the kind of the first of `frames` that leave, and the number of frames of that kind.
+    /// Returns the kind of the first of the `frames` that leave the filter, and how many frames have this kind.
     pub(super) fn give_out(&mut self, frames: usize) -> (usize, Kind) {
         let Some(first) = self.stretches.front_mut() else {
             return (frames, Kind::Audio(None));
@@ -93,19 +93,19 @@ impl FilterDelay {
         (given, kind)
     }
 
-    /// Whether audio is held.
+    /// Whether the filter contains audio.
     pub(super) fn has_audio(&self) -> bool {
         let is_audio = |stretch: &Stretch| stretch.kind != Kind::Pause;
         self.stretches.iter().any(is_audio)
     }
 }
 
-/// Minimum delay after which a packet counts as missing. Packets arrive in slices, so a shorter delay is only the wait for a
-/// slice.
+/// Minimum delay after which a packet counts as missing. Packets arrive in slices, so a shorter delay may only mean that a packet waits for
+/// its slice.
 pub(super) const LATE_NS: u64 = 40_000_000;
-/// Maximum number of talkspurts and pauses in the filter; 20 a second cannot be real ones.
+/// Maximum number of talkspurts and pauses in the filter. 20 a second cannot be real ones.
 const STRETCHES_MAX: usize = 256;
-/// Maximum silence fed to a filter: after it, the filter will not return the rest. Normalisers hold 3 s.
+/// Maximum duration of silence that is fed to a filter, ns. After that, it will not return the rest. Normalisers delay by 3 s.
 pub(super) const FILLED_NS_MAX: u64 = 12 * NS_PER_S;
-/// Minimum step in which a pause is filled; otherwise a packet's length.
+/// Minimum step in which a pause is filled, ns. Normally, the step is the length of a packet.
 pub(super) const PAUSE_STEP_NS_MIN: u64 = 10_000_000;

@@ -1,7 +1,7 @@
-//! Detects DTMF digits in a party's audio. It reports them to the owner, and sends telephone events in place of the tone to a
-//! side that accepts them.
+//! Detects DTMF digits in a party's audio. It reports them to the owner. A side that accepts telephone events gets these instead of the
+//! tone.
 //!
-//! A digit is detected 35 to 40 ms after its start (see [`DtmfDetector`]); that much of its tone was forwarded by then.
+//! A digit is detected 35 to 40 ms after its start (see [`DtmfDetector`]). Until then, its tone is forwarded.
 
 use super::Stretch;
 use super::keys::Keys;
@@ -16,9 +16,9 @@ use crate::tone::{self, DtmfDetector};
 
 #[derive(Debug)]
 pub(super) struct InbandDtmf {
-    /// Detector for this sample rate, created with the first packet.
+    /// The detector and its sample rate. It is created with the first packet.
     detector: Option<(u32, DtmfDetector)>,
-    /// Decoder for audio that is not decoded for the far side.
+    /// Decoder for audio that need not be decoded for the far side.
     decoder: Option<Decoder>,
     mono: Vec<f32>,
     events: Vec<tone::KeyEvent>,
@@ -29,11 +29,11 @@ pub(super) struct InbandDtmf {
 
 #[derive(Debug, Clone, Copy)]
 struct Pressed {
-    /// The pressed digit. Its `time` is set once the far side gets events for it.
+    /// The pressed digit. Its `time` is set when the far side starts to get events for it.
     key: Key,
     at_frame: u64,
     volume: u8,
-    /// Length reported to the far side so far.
+    /// Length of the digit that was reported to the far side so far, in timestamp units.
     sent_units: u64,
 }
 
@@ -53,7 +53,7 @@ impl InbandDtmf {
         self.pressed.is_some()
     }
 
-    /// The pressed digit and its length so far in ms.
+    /// Returns the pressed digit, and its length so far in ms.
     pub(super) fn pressed_key(&self) -> Option<(u8, u32)> {
         let key = self.pressed?.key;
         Some((key.event, (key.ns() / 1_000_000) as u32))
@@ -88,7 +88,7 @@ impl InbandDtmf {
         }
     }
 
-    /// Forgets the previous audio: the next audio is unrelated to it.
+    /// Forgets the previous audio, because the next audio does not continue it.
     fn reset(&mut self) {
         self.next = None;
         if let Some((_, detector)) = &mut self.detector {
@@ -96,8 +96,8 @@ impl InbandDtmf {
         }
     }
 
-    /// Feeds the decoded audio to the detector. `may_send`: the far side may get events. Returns whether it gets one in place of
-    /// this audio.
+    /// Feeds decoded audio to the detector. `may_send` means that the far side may get events. Returns whether it gets one instead of this
+    /// audio.
     #[cold]
     pub(super) fn hear(
         &mut self,
@@ -133,7 +133,7 @@ impl InbandDtmf {
         }
         decoded.clear();
         let decoder = self.decoder.as_mut();
-        // Malformed payloads are counted by the decoder for the far side.
+        // Malformed payloads are counted when they are decoded for the far side.
         decoder.is_some_and(|decoder| decoder.decode(bytes, decoded).is_ok())
     }
 
@@ -219,7 +219,7 @@ impl InbandDtmf {
         self.pressed = None;
     }
 
-    /// Updates the digit's length for the far side. Returns whether the audio must be omitted: an event, or nothing, replaces it.
+    /// Updates the digit's length for the far side. Returns whether the audio must be omitted, because an event or nothing replaces it.
     fn send_update(
         &mut self,
         at: Stretch,
@@ -231,7 +231,7 @@ impl InbandDtmf {
             return false;
         };
         if pressed.key.time.is_none() {
-            // No event replaces the tone.
+            // No event is sent in place of the tone. The tone is omitted only if digits are blocked.
             return keys.is_blocked;
         }
         let end = at.time.plus(at.units);
@@ -274,9 +274,9 @@ fn event_payload(out: &Out<'_>) -> Option<Payload> {
     takes.telephone_event(takes.audio().clock_rate_hz).copied()
 }
 
-/// Interval between the packets of an event, as RFC 4733, section 2.5.1.2, recommends.
+/// Interval between the packets of an event, as recommended by RFC 4733, section 2.5.1.2.
 const UPDATE_NS: u64 = 50_000_000;
 /// Number of copies of an event's last packet (RFC 4733, section 2.5.1.4).
 const ENDS: usize = 3;
-/// A larger jump of the timestamps is a pause.
+/// Maximum jump of the timestamps within a digit. A larger jump is a pause.
 const JUMP_NS_MAX: u64 = 100_000_000;

@@ -5,28 +5,28 @@ use std::collections::VecDeque;
 use crate::call::keys::{Key, KeyEvent, KeyPayload, KeyPhase};
 use crate::leg::{MediaPacket, Payload};
 
-/// See the module.
+/// The digits that a party sends as events: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     /// The pressed digit, or the last one.
     pub(super) key: Option<Key>,
-    /// Reports for the owner.
+    /// Reports that the owner has not taken yet.
     pub(super) reports: VecDeque<KeyEvent>,
-    /// Whether a digit is pressed, as far as known.
+    /// Whether a digit is pressed, as far as the packets show.
     pub(super) is_pressed: bool,
     /// Time at which the pressed digit ends if no more packets of it arrive.
     pub(super) over_ns: u64,
-    /// Time at which a digit's packet last paid for its tone.
+    /// Time at which a packet of the digit last paid for its tone.
     pub(super) paid_ns: u64,
-    /// The party's digits are blocked.
+    /// Whether the party's digits are blocked.
     pub(super) is_blocked: bool,
-    /// The party's digits pass in every mode.
+    /// Whether the party's digits pass in every mode.
     pub(super) passes_always: bool,
 }
 
 impl Keys {
-    /// Reports each press and release to the owner once. Returns whether the digit is a new one.
-    /// `from_hz`: the clock rate of the incoming audio.
+    /// Reports each press and release to the owner once. Returns whether the digit is a new one. `from_hz` is the clock rate of the
+    /// incoming audio.
     pub(super) fn note(
         &mut self,
         payload: &Payload,
@@ -63,7 +63,7 @@ impl Keys {
         is_new
     }
 
-    /// Releases the pressed digit: it has ended, or all packets with its end were lost.
+    /// Releases the pressed digit, because it has ended or all packets with its end were lost.
     pub(super) fn release(&mut self) {
         self.is_pressed = false;
         let Some(key) = &mut self.key else { return };
@@ -80,11 +80,11 @@ impl Keys {
     }
 }
 
-/// Presses and releases queued for the owner.
+/// Maximum number of presses and releases that are queued for the owner.
 const KEY_EVENTS_MAX: usize = 32;
-/// A digit ends after this time without a packet; three updates would have arrived in it. RFC 4733, section 2.5.2.2, leaves the
-/// time to the receiver.
+/// Time without a packet after which a digit ends. Three updates would have arrived in it. RFC 4733, section 2.5.2.2, leaves this time to
+/// the receiver.
 pub(super) const KEY_OVER_NS: u64 = 200_000_000;
-/// Distance from the known end of a digit at which its tone no longer replaces audio: two packets of a digit, which usually
-/// arrive every 50 ms, may be missing.
+/// Distance from the known end of a digit at which its tone no longer replaces audio. It allows for two missing packets, which usually come
+/// every 50 ms.
 pub(super) const KEY_SILENCE_NS: u64 = 110_000_000;

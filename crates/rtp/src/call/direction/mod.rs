@@ -1,7 +1,7 @@
-//! One direction of a call: from the media of one party to the stream for the other.
+//! One direction of a call: from the media of one party to the stream for the other party.
 //!
-//! A [`Direction`] decides what the far side gets: the party's audio, a digit's event or tone, a clip or nothing. These parts
-//! do the work:
+//! A [`Direction`] decides what the far side gets: the party's audio, the event or tone of a digit, a clip, or nothing. These parts do the
+//! work:
 //!
 //! | part | task |
 //! |---|---|
@@ -51,28 +51,28 @@ use tone::DigitTone;
 /// Counters of a direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionStats {
-    /// Packets of audio that arrived in order.
+    /// Number of packets of audio that arrived in order.
     pub packets: u64,
-    /// Packets lost.
+    /// Number of packets that were lost.
     pub lost: u64,
-    /// Concealed audio, ns.
+    /// Duration of the audio that was concealed, ns.
     pub concealed_ns: u64,
-    /// Lost packets that the far side must conceal, because this side had no time
+    /// Number of lost packets that the far side must conceal, because this side had no time
     /// ([`Scratch::set_spare`](super::Scratch::set_spare)).
     pub left_to_conceal: u64,
-    /// Packets of telephone events.
+    /// Number of packets of telephone events.
     pub key_packets: u64,
-    /// Packets of comfort noise.
+    /// Number of packets of comfort noise.
     pub noise_packets: u64,
-    /// Descriptions of comfort noise generated for a party that pauses by its codec's own means.
+    /// Number of descriptions of comfort noise that were generated for a party that pauses with the means of its codec.
     pub noise_made: u64,
-    /// Packets of payload types that were not agreed on or that the far side lacks.
+    /// Number of packets whose payload types were not agreed on, or that the far side lacks.
     pub dropped: u64,
-    /// Packets that could not be decoded.
+    /// Number of packets that could not be decoded.
     pub undecodable: u64,
-    /// Tapped audio that was dropped because it was not taken in time, ns.
+    /// Duration of tapped audio that was dropped because it was not taken in time, ns.
     pub tap_dropped_ns: u64,
-    /// The active input: 0 is the leg itself, then its fallbacks.
+    /// The active input. 0 is the leg itself, and its fallbacks follow.
     pub active: usize,
     /// Number of changes of the input.
     pub switches: u64,
@@ -89,7 +89,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// The concealed part of a loss.
+    /// Returns the part of a loss that is concealed.
     fn of_loss(loss: &Lost<'_>, format: Format, frames: usize) -> Stretch {
         Stretch {
             format,
@@ -101,7 +101,7 @@ impl Stretch {
     }
 }
 
-/// See the module.
+/// One direction of a call: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Direction {
     output: Output,
@@ -173,7 +173,7 @@ impl Direction {
         }
     }
 
-    /// Passes a packet to the listeners, in order. The far side has already got it.
+    /// Passes a packet that the far side has already got to the listeners, in order.
     #[inline]
     fn hear_sent(&mut self, packet: &MediaPacket<'_>) {
         if self.output.tap.is_some()
@@ -228,7 +228,7 @@ impl Direction {
         }
     }
 
-    /// Whether the far side gets an event in place of this packet. Audio that is decoded anyway is checked after decoding.
+    /// Whether the far side gets an event instead of this packet. Audio that is decoded for other reasons is checked after decoding.
     #[cold]
     fn is_heard_as_key(
         &mut self,
@@ -285,7 +285,7 @@ impl Direction {
         self.output.stats.lost += u64::from(loss.packets);
         let mut made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.output.budget_ns);
         if made_ns < loss.duration_ns.min(PACKET_NS_MIN) {
-            // If so little audio made a packet, a party could cause one packet per gap.
+            // If so little audio became a packet, a party could cause one packet for each gap.
             made_ns = 0;
         }
         if loss.is_sent {
@@ -314,10 +314,10 @@ impl Direction {
         }
         match self.output.route {
             Route::Nowhere => {}
-            // The far side sees the gap and conceals it.
+            // The far side sees the gap, and conceals it.
             Route::Pass { table: None, .. } if !self.output.mends_all => out.leg.skip(loss.packets),
             Route::Pass { .. } | Route::Repack { .. } => {
-                // Audio of a digit or clip comes first.
+                // Audio of a digit or a clip is sent first.
                 self.output.flush_voice(out);
                 self.output.conceal(loss, made_ns, work, out);
             }
@@ -325,7 +325,7 @@ impl Direction {
         }
     }
 
-    /// Conceals a loss in re-encoded audio with at most `made_ns` of audio.
+    /// Conceals a loss in audio that is re-encoded, with at most `made_ns` of audio.
     fn fill_in(&mut self, loss: &Lost<'_>, made_ns: u64, work: &mut Work, out: &mut Out<'_>) {
         let is_heard = self.inband.is_some();
         let Some(at) = self.output.recover(loss, made_ns, is_heard, work) else {
@@ -365,7 +365,7 @@ impl Direction {
         }
     }
 
-    /// Forwards comfort noise to a side that accepts it; other sides fill pauses themselves.
+    /// Forwards comfort noise to a side that accepts it. Other sides fill pauses themselves.
     fn handle_noise(&mut self, payload: &Payload, packet: &MediaPacket<'_>, out: &mut Out<'_>) {
         self.output.stats.noise_packets += 1;
         let is_inserting_dtmf = self.is_inserting_dtmf(packet.play_ns, out.now_ns);
@@ -389,7 +389,7 @@ impl Direction {
         self.restart(work, out);
     }
 
-    /// Sends everything due that needs no packet of the party: ends of digits and pauses, inserted digits and clips.
+    /// Sends everything that is due and needs no packet of the party: ends of digits and pauses, inserted digits, and clips.
     #[inline]
     pub(super) fn poll_beside(
         &mut self,
@@ -406,7 +406,7 @@ impl Direction {
         }
     }
 
-    /// The party's payload types that may be forwarded directly now, a bit for each; 0: none.
+    /// Returns the party's payload types that may be forwarded directly now, a bit for each. 0 means none.
     #[inline]
     pub(super) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         let output = &self.output;
@@ -426,7 +426,7 @@ impl Direction {
         }
     }
 
-    /// The current treatment of the party's media.
+    /// Returns what currently happens to the party's media.
     #[inline]
     pub(super) fn mode(&self) -> Mode {
         self.output.mode()
@@ -437,7 +437,7 @@ impl Direction {
         self.output.reroute();
     }
 
-    /// Address of memory that the next packet touches, for prefetching.
+    /// Returns the address of memory that the next packet touches, for prefetching.
     pub(super) fn next_address(&self) -> usize {
         self.output.next_address()
     }
@@ -446,7 +446,7 @@ impl Direction {
         self.output.stats
     }
 
-    /// Starts a sound in place of the party's audio. A pressed digit keeps the encoder until it ends.
+    /// Starts a sound instead of the party's audio. A pressed digit keeps the encoder until it ends.
     pub(super) fn begin_play(
         &mut self,
         now_ns: u64,
@@ -477,7 +477,7 @@ impl Direction {
         self.player.next()
     }
 
-    /// Time of the clip's next packet, if no digit is pressed by then.
+    /// Returns the time of the clip's next packet, if no digit is pressed by then.
     pub(super) fn next_play_without_dtmf(&self) -> Option<u64> {
         self.next_play().filter(|_| !self.is_sending_digit())
     }
@@ -504,7 +504,7 @@ impl Direction {
         self.output.take_tapped(hear);
     }
 
-    /// Address for the next codes.
+    /// Returns the address at which the next codes will be written.
     #[inline]
     pub(super) fn tapped_address(&self) -> usize {
         let tap = self.output.tap.as_deref();
@@ -518,7 +518,7 @@ impl Direction {
     }
 }
 
-/// The timestamp units that a packet of audio covers; 0 if its codec is unknown.
+/// Returns the number of timestamp units that a packet of audio covers, or 0 if its codec is unknown.
 #[inline]
 pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
     match payload.carries {

@@ -1,7 +1,7 @@
 //! The stream to the far side: its route, its timestamps and its encoder.
 //!
-//! Audio of each payload type has a [`Route`]. [`codes`](super::codes) forwards codes that both sides share or that a table
-//! converts; [`reencode`](super::reencode) handles all other audio.
+//! Audio of each payload type has a [`Route`]. [`codes`](super::codes) forwards codes that both sides share or that a table converts.
+//! [`reencode`](super::reencode) handles all other audio.
 
 use super::comfort_noise::ComfortNoise;
 use super::filter_delay::FilterDelay;
@@ -17,41 +17,41 @@ use crate::codec::{Decoder, Encoding, Format, Gaps};
 use crate::id::{NS_PER_S, PayloadType, RtpTime};
 use crate::leg::{Carries, MediaPacket, Payload, PayloadMap};
 
-/// See the module.
+/// The stream to the far side: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) config: DirectionConfig,
     pub(super) mode: Mode,
-    /// The far side is held: it gets nothing.
+    /// Whether the far side is held, so that it gets nothing.
     pub(super) is_held: bool,
     /// The payload type for which `route` was chosen.
     pub(super) routed: Option<PayloadType>,
-    /// Its format, if it can be decoded.
+    /// The format of that payload type, if it can be decoded.
     pub(super) from: Option<Format>,
     pub(super) route: Route,
-    /// The types that may be forwarded directly, a bit for each; `None`: not determined yet.
+    /// The payload types that may be forwarded directly, a bit for each. `None`: not determined yet.
     direct_types: Option<u128>,
     pub(super) map: TimeMap,
-    /// The next packet starts a talkspurt.
+    /// Whether the next packet starts a talkspurt.
     pub(super) is_after_pause: bool,
     pub(super) voice: Option<Box<Voice>>,
-    /// Bytes gathered by a route that repacks.
+    /// Bytes that a route with packets of another length has gathered.
     pub(super) bytes: Vec<u8>,
     pub(super) bytes_time: RtpTime,
     pub(super) bytes_play_ns: u64,
-    /// Forwarded codes, for concealment.
+    /// Forwarded codes, which are needed for concealment.
     pub(super) history: History,
-    /// Conceals losses even if codes are forwarded unchanged.
+    /// Whether losses are concealed here even if codes are forwarded unchanged.
     pub(super) mends_all: bool,
     /// State between a loss and the packet after it.
     pub(super) gaps: Option<Gaps>,
-    /// Audio in the party's last packet.
+    /// Duration of the audio in the party's last packet, ns.
     pub(super) packet_ns: u64,
-    /// Audio that may still be concealed, ns: as much as was received, and a tail.
+    /// Duration of the audio that may still be concealed, ns. It is as long as the received audio, plus a tail.
     pub(super) budget_ns: u64,
     pub(super) filter: Option<Box<dyn Filter>>,
     pub(super) filter_delay: FilterDelay,
-    /// Filter and tap get the outgoing audio, in the far side's format, whatever the input.
+    /// Whether filter and tap get the outgoing audio, in the far side's format, whatever the input is.
     pub(super) is_heard_at_output: bool,
     pub(super) tap: Option<Box<Tap>>,
     pub(super) stats: DirectionStats,
@@ -86,7 +86,7 @@ impl Output {
         }
     }
 
-    /// The current treatment of the party's media.
+    /// Returns what currently happens to the party's media.
     #[inline]
     pub(super) fn mode(&self) -> Mode {
         if self.is_held { Mode::Hold } else { self.mode }
@@ -99,7 +99,7 @@ impl Output {
         self.is_after_pause = true;
     }
 
-    /// Chooses the route for this payload type. `is_playing`: a clip is being played.
+    /// Chooses the route for this payload type. `is_playing` means that a clip is being played.
     #[cold]
     pub(super) fn choose(&mut self, payload: &Payload, is_playing: bool, out: &mut Out<'_>) {
         self.flush(out);
@@ -125,7 +125,8 @@ impl Output {
         out.leg.set_sent_clock_rate(rate_hz);
     }
 
-    /// Finds a route: unchanged if the far side has the same format, by table if both are G.711, otherwise re-encoded.
+    /// Finds the route. Audio passes unchanged if the far side has the same format, by table if both are G.711, and is re-encoded
+    /// otherwise.
     pub(super) fn find_route(
         &mut self,
         payload: &Payload,
@@ -139,7 +140,7 @@ impl Output {
             let to = *same?;
             return (self.mode != Mode::Mute).then_some(Route::Pass { to, table: None });
         };
-        // Opus cannot be cut into packets of another length.
+        // Opus cannot be divided into packets of another length.
         let is_cut = self.config.packet_ns > 0 && from.encoding == Encoding::Opus;
         let is_made_anew = is_cut
             || self.config.makes_anew
@@ -166,13 +167,13 @@ impl Output {
             decoder: Decoder::new(from).ok()?,
             converter: converter(from, format)?,
             next: None,
-            // A filter may hold audio back; then pauses are re-encoded, too.
+            // A filter may delay audio. In that case, pauses are re-encoded too.
             comfort_noise: ComfortNoise::between(from, format, payloads)
                 .filter(|_| self.filter.is_none()),
         })))
     }
 
-    /// Sends the gathered audio before a pause, another route or the end.
+    /// Sends the audio gathered so far, before a pause, another route or the end.
     pub(super) fn flush(&mut self, out: &mut Out<'_>) {
         self.flush_bytes(out);
         self.flush_voice(out);
@@ -187,7 +188,7 @@ impl Output {
         }
     }
 
-    /// [`flush`](Self::flush) for re-encoded audio, unless a filter holds audio that continues it.
+    /// Acts as [`flush`](Self::flush) for re-encoded audio, unless a filter contains audio that continues it.
     pub(super) fn flush_voice(&mut self, out: &mut Out<'_>) {
         if let Some(voice) = self
             .voice
@@ -198,19 +199,19 @@ impl Output {
         }
     }
 
-    /// Credits a packet: concealment may use as much audio as was received.
+    /// Adds the audio of a packet to the budget: concealment may use as much audio as was received.
     #[inline]
     pub(super) fn earn(&mut self, payload: &Payload, bytes: &[u8]) {
         let units = u64::from(units_of(payload, bytes));
         let ns = units * NS_PER_S / u64::from(payload.clock_rate_hz);
-        // A shorter packet is a remainder, or is meant to cause many packets.
+        // A shorter packet is a remainder, or is meant to cause many packets, so it adds nothing.
         if ns >= PACKET_NS_MIN {
             self.packet_ns = ns;
         }
         self.budget_ns = self.budget_ns.saturating_add(ns).min(BUDGET_NS_MAX);
     }
 
-    /// Forwards comfort noise to a side that accepts it; other sides fill pauses themselves.
+    /// Forwards comfort noise to a side that accepts it. Other sides fill pauses themselves.
     pub(super) fn pass_noise(
         &mut self,
         payload: &Payload,
@@ -231,7 +232,7 @@ impl Output {
         out.send(&to, time, false, 0);
     }
 
-    /// Clock rate of the outgoing audio, Hz.
+    /// Returns the clock rate of the outgoing audio, Hz.
     pub(super) fn routed_rate(&self, out: &Out<'_>) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
@@ -240,7 +241,7 @@ impl Output {
         }
     }
 
-    /// Clock rate of the incoming audio, Hz; all times are on its time line.
+    /// Returns the clock rate of the incoming audio, Hz. All times are on its time line.
     pub(super) fn incoming_rate(&self) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
@@ -249,7 +250,7 @@ impl Output {
         }
     }
 
-    /// Address of memory that the next packet touches, for prefetching.
+    /// Returns the address of memory that the next packet touches, for prefetching.
     pub(super) fn next_address(&self) -> usize {
         match &self.tap {
             Some(tap) if self.history.is_empty() => std::ptr::from_ref::<Tap>(tap) as usize,
@@ -257,7 +258,7 @@ impl Output {
         }
     }
 
-    /// Packet time of the outgoing audio, ns.
+    /// Returns the packet time of the outgoing audio, ns.
     pub(super) fn sent_packet_ns(&self) -> u64 {
         let made_ns = self.voice.as_ref().map(|voice| voice.packet_ns());
         let made_ns = made_ns.unwrap_or(u64::MAX).min(self.packet_ns);
@@ -267,7 +268,7 @@ impl Output {
         }
     }
 
-    /// The party's payload types that need no conversion, a bit for each.
+    /// Returns the party's payload types that need no conversion, a bit for each.
     #[inline]
     pub(super) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         match self.direct_types {
@@ -278,8 +279,8 @@ impl Output {
         }
     }
 
-    /// Finds the types that are not converted. Types that were not agreed on count, too: their packets are dropped without a
-    /// gap in the numbers.
+    /// Finds the payload types that need no conversion. Those that were not agreed on count too, because their packets are dropped without
+    /// a gap in the numbers.
     #[cold]
     fn find_direct_types(&self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         let has_events = takes.telephone_event(takes.audio().clock_rate_hz).is_some();
@@ -313,7 +314,7 @@ impl Output {
         }
     }
 
-    /// Replaces a loss with silence for lack of time to conceal it.
+    /// Replaces a loss with silence, because there is no time to conceal it.
     pub(super) fn silence_tapped(&mut self, ns: u64) {
         if let Some(tap) = &mut self.tap {
             tap.fall_silent(ns);
@@ -336,7 +337,7 @@ impl Output {
     }
 }
 
-/// The shortest usual packet time, except for AES67.
+/// Minimum packet time that adds to the budget. It is the shortest usual one, except for AES67.
 pub(super) const PACKET_NS_MIN: u64 = 1_000_000;
-/// Largest budget that a stream without losses can save.
+/// Maximum budget that a stream without losses can save.
 pub(super) const BUDGET_NS_MAX: u64 = NS_PER_S;

@@ -1,4 +1,4 @@
-//! A clip, a tone or silence that a party hears instead of the other one.
+//! A clip, a tone or silence that a party hears instead of the other party.
 
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ enum Source {
         pcm: Arc<[f32]>,
         /// Index of the next sample to play.
         at: usize,
-        /// Remaining plays; 0: endless.
+        /// Number of remaining plays. 0: endless.
         times_left: u32,
-        /// Remaining samples of all plays.
+        /// Number of remaining samples of all plays.
         samples_left: u64,
     },
     Tone(Box<ToneGenerator>),
@@ -44,7 +44,7 @@ enum Source {
 }
 
 impl Source {
-    /// Appends the next samples to `pcm`: this many, or up to the end of the clip. Returns whether the clip has ended.
+    /// Appends the next `samples` to `pcm`, or fewer at the end of the clip. Returns whether the clip has ended.
     fn next(&mut self, samples: usize, pcm: &mut Vec<f32>) -> bool {
         match self {
             Source::Clip {
@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// Creates the source of a sound for audio of this rate; returns it with its own rate and channels.
+/// Creates the source of a sound for audio of this rate. Returns it with its own rate and channels.
 fn source_of(sound: Sound, part: Part, to_rate_hz: u32) -> Result<(Source, u32, u8), PlayError> {
     let clip = match sound {
         Sound::Clip(clip) => clip,
@@ -108,7 +108,7 @@ fn source_of(sound: Sound, part: Part, to_rate_hz: u32) -> Result<(Source, u32, 
     Ok((source, clip.rate_hz, clip.channels))
 }
 
-/// The clip or other sound that a party hears instead of the other one.
+/// The clip or other sound that a party hears instead of the other party.
 #[derive(Debug, Default)]
 pub(super) struct Player {
     playing: Option<Box<Playing>>,
@@ -162,7 +162,7 @@ impl Player {
             self.has_ended = true;
             output.map.restart();
             output.reroute();
-            // The encoder of this route may have changed, so a loss before the next packet must not use the route.
+            // The encoder of this route may have changed, so a loss that comes before the next packet must not use the route.
             if matches!(output.route, Route::Reencode(_)) {
                 output.route = Route::Nowhere;
             }
@@ -183,7 +183,7 @@ impl Player {
         let channels = usize::from(playing.channels.max(1));
         let duration_ns = (*samples_left < u64::MAX).then(|| {
             let frames = u128::from(*samples_left / channels as u64);
-            // Rounded up, so that it covers all frames.
+            // The duration is rounded up, so that it covers all frames.
             let ns = (frames * u128::from(NS_PER_S)).div_ceil(u128::from(playing.rate_hz.max(1)));
             u64::try_from(ns).unwrap_or(u64::MAX)
         });
@@ -204,7 +204,7 @@ impl Player {
         self.playing.as_ref().map(|playing| playing.next_ns)
     }
 
-    /// Restarts the clip with its next packet, after other audio or for other payload types of the far side.
+    /// Restarts the clip with its next packet, after other audio, or because the far side has other payload types.
     pub(super) fn resume(&mut self, now_ns: u64, output: &mut Output) {
         if let Some(playing) = &mut self.playing {
             playing.next_ns = playing.next_ns.max(now_ns);
@@ -244,7 +244,7 @@ impl Playing {
         if !output.is_heard_at_output || output.filter.is_none() {
             output.flush_voice(out);
         }
-        // It starts again, so it may change its packet time.
+        // The encoder starts again, so its packet time may change.
         output.set_voice(to, format, false)?;
         if self.to != format {
             let (rate_hz, channels) = (self.rate_hz, self.channels);
@@ -255,7 +255,7 @@ impl Playing {
         Some(())
     }
 
-    /// Returns whether the clip has ended.
+    /// Plays the audio that is due. Returns whether the clip has ended.
     fn play(
         &mut self,
         now_ns: u64,
@@ -273,7 +273,7 @@ impl Playing {
         let (format, rate_hz) = (voice.format, voice.payload.clock_rate_hz);
         out.leg.set_sent_clock_rate(rate_hz);
         if now_ns.saturating_sub(self.next_ns) > BUDGET_NS_MAX {
-            self.next_ns = now_ns; // Audio whose time has passed is skipped.
+            self.next_ns = now_ns; // audio whose time has passed is skipped
         }
         if !std::mem::replace(&mut self.has_begun, true) {
             let play_ns = self.next_ns;
@@ -312,7 +312,7 @@ impl Playing {
     }
 }
 
-/// Checks whether a sound can be played.
+/// Checks that a sound can be played.
 pub(in crate::call) fn check_sound(sound: &Sound, payloads: &PayloadMap) -> Result<(), PlayError> {
     let Carries::Audio(to) = payloads.audio().carries else {
         return Err(PlayError::NoFormat);

@@ -1,4 +1,4 @@
-//! Re-encodes audio: decodes, filters, converts and encodes it.
+//! Re-encodes audio: it is decoded, filtered, converted and encoded.
 
 use super::comfort_noise::{ComfortNoise, PAUSE_BYTES_MAX};
 use super::filter_delay::{Begin, FILLED_NS_MAX, Kind, LATE_NS, PAUSE_STEP_NS_MIN};
@@ -13,7 +13,7 @@ use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, Lost, MediaPacket, Payload};
 
 impl Output {
-    /// Sets the encoder for the far side, keeping the old one if possible. `is_playing`: a clip is being played.
+    /// Sets the encoder for the far side. Keeps the old one if possible. `is_playing` means that a clip is being played.
     pub(super) fn set_voice(
         &mut self,
         to: Payload,
@@ -39,7 +39,7 @@ impl Output {
         Some(())
     }
 
-    /// Changes the bit rates from the next packet on; the stream continues.
+    /// Changes the bit rates from the next packet on. The stream continues.
     pub(in crate::call) fn set_bitrate(
         &mut self,
         bitrate_bps: Option<u32>,
@@ -61,7 +61,7 @@ impl Output {
         }
     }
 
-    /// Decodes a packet of audio into `work.decoded`. Returns its length in frames, and the format; `None`: it is malformed.
+    /// Decodes a packet of audio into `work.decoded`. Returns its length in frames, and the format. `None`: the packet is malformed.
     pub(super) fn decode(
         &mut self,
         packet: &MediaPacket<'_>,
@@ -137,7 +137,7 @@ impl Output {
         }
     }
 
-    /// Ends the talkspurt, because other audio replaces it for the far side; the next packet starts a new one.
+    /// Ends the talkspurt, because the far side gets other audio instead. The next packet starts a new talkspurt.
     pub(super) fn cut(&mut self) {
         if let Route::Reencode(reencode) = &mut self.route
             && reencode.next.take().is_some()
@@ -146,8 +146,8 @@ impl Output {
         }
     }
 
-    /// Passes decoded audio, unless muted, through the filter and the converter to the encoder. Filter and tap get the lower
-    /// channel count of the two sides: a doubled channel would count twice in loudness.
+    /// Passes decoded audio, unless it is muted, through the filter and the converter to the encoder. Filter and tap get the lower channel
+    /// count of the two sides, because a doubled channel would count twice in the loudness.
     #[inline]
     fn say(&mut self, format: Format, work: &mut Work, out: &mut Out<'_>) {
         let (Route::Reencode(reencode), Some(voice)) = (&mut self.route, &mut self.voice) else {
@@ -192,7 +192,7 @@ impl Output {
         }
     }
 
-    /// Passes on the audio that the filter holds.
+    /// Passes on the audio that is still in the filter.
     pub(super) fn drain_filter(&mut self, work: &mut Work, out: &mut Out<'_>) {
         let Some(format) = self.filter_format() else {
             return;
@@ -205,7 +205,7 @@ impl Output {
         }
     }
 
-    /// Replaces a loss with silence. Returns `false` if no audio precedes it.
+    /// Replaces a loss with silence. Returns `false` if there was no audio before it.
     pub(super) fn fall_silent(
         &mut self,
         loss: &Lost<'_>,
@@ -233,8 +233,8 @@ impl Output {
         true
     }
 
-    /// Conceals a loss with at most `made_ns` of audio in `work.decoded`. After a pause there is nothing to conceal, because the
-    /// next packet starts a new talkspurt; `is_heard`: the audio is needed nevertheless.
+    /// Conceals a loss with at most `made_ns` of audio in `work.decoded`. After a pause there is nothing to conceal, because the next
+    /// packet starts a new talkspurt. `is_heard` means that the audio is needed nevertheless.
     pub(super) fn recover(
         &mut self,
         loss: &Lost<'_>,
@@ -264,7 +264,7 @@ impl Output {
         Some(Stretch::of_loss(loss, format, frames))
     }
 
-    /// Encodes the audio that [conceals](Self::recover) a loss, unless it comes after a pause.
+    /// Encodes the audio that [conceals](Self::recover) a loss, unless the loss comes after a pause.
     pub(super) fn say_recovered(
         &mut self,
         at: Stretch,
@@ -287,7 +287,7 @@ impl Output {
         self.say(at.format, work, out);
     }
 
-    /// Whether comfort noise replaces this packet for the far side. The first packet of a pause becomes the description, the
+    /// Whether comfort noise replaces this packet for the far side. The first packet of a pause becomes a description of the noise, and the
     /// others are omitted.
     pub(super) fn is_replaced_by_noise(
         &mut self,
@@ -323,7 +323,7 @@ impl Output {
         true
     }
 
-    /// Time at which the pause since the last packet must be filled, if the filter holds audio.
+    /// Returns the time at which the pause since the last packet must be filled, if the filter contains audio.
     pub(in crate::call) fn next_pause(&self) -> Option<u64> {
         let late_ns = LATE_NS.max(self.pause_step_ns());
         let due_ns = self.filter_delay.due_ns.saturating_add(late_ns);
@@ -334,13 +334,13 @@ impl Output {
         self.packet_ns.max(PAUSE_STEP_NS_MIN)
     }
 
-    /// Expects more audio at this time.
+    /// Notes when the next audio is expected.
     #[inline]
     pub(super) fn expect_next(&mut self, due_ns: u64) {
         self.filter_delay.due_ns = due_ns;
     }
 
-    /// Feeds silence to the filter while no packets arrive and it holds audio.
+    /// Feeds silence to the filter while it contains audio and no packets arrive.
     #[inline]
     pub(in crate::call) fn fill_pause(&mut self, work: &mut Work, out: &mut Out<'_>) {
         if self.next_pause().is_some_and(|at_ns| at_ns <= out.now_ns) {
@@ -371,8 +371,8 @@ impl Output {
         }
     }
 
-    /// Format of the filter: that of the incoming audio, or of the outgoing audio if that has fewer channels or there are several
-    /// inputs.
+    /// Returns the format of the filter. It is that of the incoming audio, or that of the outgoing audio if this has fewer channels or
+    /// there are several inputs.
     pub(super) fn filter_format(&self) -> Option<Format> {
         let to = self.voice.as_ref().map(|voice| voice.format)?;
         match &self.route {
@@ -396,7 +396,7 @@ impl Output {
         }
     }
 
-    /// Passes decoded or converted audio through the filter and processes the filter's output. `format` is the filter's.
+    /// Passes decoded or converted audio through the filter, and processes what comes out. `format` is that of the filter.
     pub(super) fn filter_on(
         &mut self,
         format: Format,
@@ -465,7 +465,7 @@ fn comfort_noise_of(route: &mut Route) -> Option<&mut ComfortNoise> {
     }
 }
 
-/// Settings of an encoder from audio in this format to `to`.
+/// Returns the settings of an encoder to `to` for audio in this format.
 fn encoder_settings(
     config: &DirectionConfig,
     to: Payload,
@@ -474,7 +474,7 @@ fn encoder_settings(
 ) -> EncoderSettings {
     let mut settings = config.encoder;
     if to.carries != Carries::Audio(format) {
-        // The library's default of 11 kbit/s for telephone audio is lossy.
+        // The library's default of 11 kbit/s for telephone audio loses too much.
         let samples = format.sample_rate_hz * u32::from(format.channels);
         let packets = (NS_PER_S / packet_ns.max(PACKET_NS_SHORTEST)) as u32;
         let bits = samples * BITS_PER_SAMPLE + packets * BITS_PER_PACKET;
@@ -487,12 +487,12 @@ fn follows(next: RtpTime, time: RtpTime, format: Format) -> bool {
     time.distance_from(next).unsigned_abs() * NS_PER_S < SLACK_NS * u64::from(format.clock_rate_hz)
 }
 
-/// Bit rate of Opus below 48 kHz, bits per sample. RFC 7587, section 3.1.1, recommends 8 to 12 kbit/s for telephone speech;
-/// this is more, because the speech is encoded twice.
+/// Bit rate of Opus below 48 kHz, in bits per sample. RFC 7587, section 3.1.1, recommends 8 to 12 kbit/s for telephone speech. This rate is
+/// higher, because the speech is encoded twice.
 const BITS_PER_SAMPLE: u32 = 3;
-/// Additional bits per packet: without them, short packets would drown a tone in noise.
+/// Additional bits per packet. Without them, the tone in short packets would be lost in noise.
 const BITS_PER_PACKET: u32 = 100;
-/// RFC 6716, section 2.1.4: "Opus can encode frames of 2.5, 5, 10, 20, 40, or 60 ms".
+/// Shortest packet time of Opus. "Opus can encode frames of 2.5, 5, 10, 20, 40, or 60 ms" (RFC 6716, section 2.1.4).
 const PACKET_NS_SHORTEST: u64 = 2_500_000;
-/// Maximum difference of timestamps that count as continuous, ns: some senders round.
+/// Maximum difference of timestamps that count as continuous, ns, because some senders round them.
 const SLACK_NS: u64 = 2_000_000;

@@ -7,25 +7,25 @@ use crate::g711;
 use crate::id::RtpTime;
 use crate::leg::Payload;
 
-/// Treatment of the audio of one payload type.
+/// What happens to the audio of one payload type.
 #[derive(Debug)]
 pub(super) enum Route {
-    /// The far side has no payload type for it.
+    /// The audio is dropped, because the far side has no payload type for it.
     Nowhere,
-    /// Forwarded packet by packet, unchanged or converted by table.
+    /// The audio is forwarded packet by packet, unchanged or converted by table.
     Pass {
         to: Payload,
         table: Option<&'static [u8; 256]>,
     },
-    /// Forwarded byte by byte in packets of another length.
+    /// The audio is forwarded byte by byte, in packets of another length.
     Repack {
         to: Payload,
         table: Option<&'static [u8; 256]>,
-        /// Bytes per packet and per timestamp unit.
+        /// Number of bytes per packet.
         whole: usize,
         unit_bytes: usize,
     },
-    /// Re-encoded.
+    /// The audio is re-encoded.
     Reencode(Box<Reencode>),
 }
 
@@ -36,11 +36,11 @@ pub(super) struct Reencode {
     pub(super) converter: Converter,
     /// Timestamp that a packet without a gap would have.
     pub(super) next: Option<RtpTime>,
-    /// Set if the sender can pause and the far side accepts comfort noise.
+    /// The comfort noise, if the sender can pause and the far side accepts noise.
     pub(super) comfort_noise: Option<Box<ComfortNoise>>,
 }
 
-/// The byte of silence.
+/// Returns the byte that means silence.
 pub(super) fn silence_of(encoding: Encoding) -> Option<u8> {
     match encoding {
         Encoding::Pcmu => Some(g711::linear_to_ulaw(0)),
@@ -59,8 +59,8 @@ pub(super) fn table_of(from: Format, to: Format) -> Option<&'static [u8; 256]> {
     }
 }
 
-/// Limits Opus to the other side's rate and channels. The Opus encoder and decoder reduce both at less cost than a converter,
-/// and the packets indicate both.
+/// Limits the rate and channels of Opus to those of the other side. The Opus encoder and decoder reduce both at less cost than a converter,
+/// and the packets state both.
 pub(super) fn narrowed(format: Format, other: Format) -> Format {
     if format.encoding != Encoding::Opus {
         return format;

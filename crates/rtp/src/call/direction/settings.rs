@@ -15,13 +15,13 @@ use crate::id::RtpTime;
 use crate::leg::{Carries, Payload, PayloadMap};
 
 impl Direction {
-    /// Sets the payload types that the far side accepts from now on. Audio gathered for another type is dropped: the far side
-    /// could not decode it.
+    /// Sets the payload types that the far side accepts from now on. Audio that was gathered for another type is dropped, because the far
+    /// side could not decode it.
     #[cold]
     pub(in crate::call) fn set_receiver(&mut self, to: &PayloadMap) {
         let takes = |payload: &Payload| to.iter().any(|taken| taken == payload);
         self.cut_dtmf();
-        // A loss that comes before the next packet uses the old route, because only a packet chooses one.
+        // Only a packet chooses a route, so a loss that comes before the next packet uses the old one.
         let goes_on = match &self.output.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => takes(to),
             Route::Reencode(_) => self
@@ -59,7 +59,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Switches detection of digits in the audio. `sender` holds the party's payload types.
+    /// Switches the detection of digits in the audio. `sender` contains the party's payload types.
     pub(in crate::call) fn set_detect_keys(&mut self, detects: bool, sender: &PayloadMap) {
         self.output.config.detect_keys = detects;
         if detects {
@@ -74,12 +74,12 @@ impl Direction {
         }
     }
 
-    /// Blocks or passes digits that start from now on.
+    /// Blocks digits that start from now on, or lets them pass.
     pub(in crate::call) fn block_keys(&mut self, blocks: bool) {
         self.keys.is_blocked = blocks;
     }
 
-    /// See [`DirectionConfig::makes_anew`](crate::call::DirectionConfig).
+    /// Sets [`DirectionConfig::makes_anew`](crate::call::DirectionConfig).
     pub(in crate::call) fn set_makes_anew(&mut self, makes_anew: bool) {
         self.output.config.makes_anew = makes_anew;
         self.output.reroute();
@@ -90,11 +90,11 @@ impl Direction {
         self.keys.passes_always = passes;
     }
 
-    /// Holds the far side or resumes it.
+    /// Holds the far side, or resumes it.
     pub(in crate::call) fn set_held(&mut self, is_held: bool) {
         if is_held != self.output.is_held {
             self.output.is_held = is_held;
-            // Gathered audio would be played at the end of the pause.
+            // Audio that was gathered would be played at the end of the pause.
             self.output.bytes.clear();
             self.output.cut();
             if let Some(voice) = &mut self.output.voice {
@@ -105,7 +105,7 @@ impl Direction {
         }
     }
 
-    /// Sets the party's payload types. Digits are reported once: a party with telephone events has no tone detection.
+    /// Sets the party's payload types. If the party sends telephone events, tones are not detected, so that each digit is reported once.
     pub(in crate::call) fn set_sender(&mut self, payloads: &PayloadMap) {
         let has_events = payloads
             .iter()
@@ -124,7 +124,7 @@ impl Direction {
         self.output.reroute();
     }
 
-    /// Gives filter and tap the outgoing audio, because there are several inputs.
+    /// Lets filter and tap get the outgoing audio, because there are several inputs.
     pub(in crate::call) fn hear_at_output(&mut self) {
         self.output.is_heard_at_output = true;
     }
@@ -141,12 +141,12 @@ impl Direction {
         }
     }
 
-    /// Conceals all losses here, leaving none to the far side.
+    /// Conceals all losses here, and leaves none to the far side.
     pub(in crate::call) fn mend_all(&mut self) {
         self.output.mends_all = true;
     }
 
-    /// Takes over the timestamps, counters and budget of the direction that this one replaces.
+    /// Continues with the timestamps, counters and budget of the direction that this one replaces.
     pub(in crate::call) fn succeed(&mut self, old: Direction) {
         self.output.map = old.output.map;
         self.output.map.restart();
@@ -154,12 +154,12 @@ impl Direction {
         self.output.budget_ns = old.output.budget_ns;
     }
 
-    /// The position of the outgoing timestamps.
+    /// Returns the position of the outgoing timestamps.
     pub(in crate::call) fn time_state(&self, now_ns: u64) -> Option<TimeState> {
         self.output.map.snapshot(now_ns)
     }
 
-    /// Mapping from the incoming to the outgoing timestamps.
+    /// Returns the mapping from the incoming to the outgoing timestamps.
     pub(in crate::call) fn anchor(&self) -> Option<Anchor> {
         self.output.map.take_anchor()
     }
@@ -185,17 +185,17 @@ impl Direction {
         self.output.map.restore(now_ns, time, elapsed_ns);
     }
 
-    /// Packet time of the outgoing audio, ns.
+    /// Returns the packet time of the outgoing audio, ns.
     pub(in crate::call) fn sent_packet_ns(&self) -> u64 {
         self.output.sent_packet_ns()
     }
 
-    /// Play time of the outgoing timestamp `time`.
+    /// Returns the play time of the outgoing timestamp `time`.
     pub(in crate::call) fn play_ns(&self, time: RtpTime) -> Option<u64> {
         self.output.map.play_ns(time)
     }
 
-    /// Sets the bit rates of the encoder from the next packet on; the stream continues.
+    /// Sets the bit rates of the encoder from the next packet on. The stream continues.
     pub(in crate::call) fn set_bitrate(
         &mut self,
         bitrate_bps: Option<u32>,
@@ -204,25 +204,24 @@ impl Direction {
         self.output.set_bitrate(bitrate_bps, bitrate_bps_max)
     }
 
-    /// Ends this party's input and sends its queued audio. Clips and digits to the far side continue.
+    /// Ends the input of this party, and sends its queued audio. Clips and digits to the far side continue.
     #[cold]
     pub(in crate::call) fn end_input(&mut self, work: &mut Work, out: &mut Out<'_>) {
         self.restart(work, out);
         self.output.map.restart_at(out.now_ns);
         self.player.resume(out.now_ns, &mut self.output);
-        // A loss before the next packet does not belong to the old route.
+        // A loss that comes before the next packet must not use the old route.
         self.output.route = Route::Nowhere;
         self.output.bytes.clear();
-        // While another input is active, the far side's decoder gets packets of another encoder. Afterwards it could not follow
-        // the predictions of this one (Opus).
+        // While another input is active, the far side's decoder gets packets of another encoder. After that, it could not follow the
+        // predictions of this encoder (Opus).
         if !self.player.is_on() && !self.is_sending_digit() {
             self.output.voice = None;
         }
         self.output.reroute();
     }
 
-    /// Exchanges the parties of the two directions, with all settings for each party. Both inputs must have
-    /// [ended](Self::end_input).
+    /// Exchanges the parties of the two directions, with all settings of each party. Both inputs must have [ended](Self::end_input) before.
     #[cold]
     pub(in crate::call) fn exchange_inputs(one: &mut Direction, other: &mut Direction) {
         swap(&mut one.output.mode, &mut other.output.mode);
@@ -239,7 +238,7 @@ impl Direction {
         swap(&mut one.keys.reports, &mut other.keys.reports);
         swap(&mut one.inband, &mut other.inband);
         swap(&mut one.output.tap, &mut other.output.tap);
-        // A party's budget, earned by its own audio, pays for concealing its losses, so it moves with the party.
+        // A party's own audio has earned its budget, which pays for the concealment of its losses. So the budget moves with the party.
         swap(&mut one.output.budget_ns, &mut other.output.budget_ns);
         swap(&mut one.output.packet_ns, &mut other.output.packet_ns);
     }

@@ -1,6 +1,6 @@
-//! A copy of a party's audio for the owner, as the far side hears it if it is re-encoded.
+//! A copy of a party's audio for the owner. It is what the far side would hear if the audio was re-encoded.
 //!
-//! G.711 codes that were not re-encoded are queued as codes, and the reader decodes them if needed. Only a loss needs samples:
+//! G.711 codes that were not re-encoded are queued as codes, and the reader decodes them if necessary. Only a loss needs samples. For this,
 //! the decoder first gets the last codes. After the loss, it gets all audio until it has forgotten the concealment.
 
 use super::code_ring::CodeRing;
@@ -11,27 +11,27 @@ use crate::id::NS_PER_S;
 /// Audio that was tapped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tapped<'a> {
-    /// Rate and channels, and the law of codes.
+    /// Sample rate and channels of the audio, and the law of its codes.
     pub format: Format,
     /// The audio.
     pub audio: TappedAudio<'a>,
-    /// Length of the audio that follows in the tap and is taken together with this, ns.
+    /// Duration of the audio that follows in the tap and is taken in the same call, ns.
     pub followed_ns: u64,
 }
 
-/// Tapped audio in one of three forms. Lengths count the interleaved samples of all channels.
+/// Tapped audio in one of three forms. Lengths include the interleaved samples of all channels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TappedAudio<'a> {
-    /// One byte per sample: G.711 of the format's law.
+    /// One byte per sample, which is a code of G.711 in the law of the format.
     Codes(&'a [u8]),
-    /// Full scale is 1.
+    /// Samples with full scale 1.
     Samples(&'a [f32]),
-    /// This many samples of silence.
+    /// Silence of this many samples.
     Silence(usize),
 }
 
 impl TappedAudio<'_> {
-    /// Number of samples of all channels.
+    /// Returns the number of samples of all channels.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -41,7 +41,7 @@ impl TappedAudio<'_> {
         }
     }
 
-    /// Whether it has no samples.
+    /// Whether there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -59,24 +59,24 @@ impl Tapped<'_> {
     }
 }
 
-/// See the module.
+/// A copy of a party's audio: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Tap {
     /// Format of the incoming audio.
     format: Option<Format>,
-    /// Queued stretches, the oldest first; the newest one is `last`, so that this list is usually empty.
+    /// Queued stretches except for the newest one, the oldest first. The newest one is `last`, so this list is usually empty.
     earlier: Vec<Stretch>,
     last: Option<Stretch>,
-    /// Queued codes and those taken last, for a loss.
+    /// Queued codes, and the codes that were taken last, which a loss needs.
     codes: CodeRing,
     pcm: Vec<f32>,
-    /// Created when first needed.
+    /// The decoder, which is created when it is first needed.
     decoder: Option<Box<Decoder>>,
     /// Number of consecutive codes in this format that were forwarded unchanged.
     known: usize,
-    /// Number of codes that the decoder must still get. It gets all audio of other formats.
+    /// Number of codes that the decoder must still get. It gets all audio of formats other than G.711.
     follows: usize,
-    /// The next audio joins the concealment.
+    /// Whether the next audio is joined to the concealment.
     joins: bool,
 }
 
@@ -114,14 +114,14 @@ impl Tap {
         self.note(Kind::Samples, pcm.len());
     }
 
-    /// Adds a payload that has no other decoder.
+    /// Adds a payload for which there is no other decoder.
     pub(super) fn add_payload(&mut self, format: Format, bytes: &[u8]) {
         self.fit(format);
         if !is_coded(format) {
             if self.decoder.is_none() {
                 self.decoder = Decoder::new(format).ok().map(Box::new);
             }
-            // The decoder for the far side counts malformed payloads. Here, they only leave a hole.
+            // Malformed payloads are counted when they are decoded for the far side. Here, they only leave a gap.
             return self.decode(bytes);
         }
         let is_whole = format
@@ -178,7 +178,7 @@ impl Tap {
         self.note(Kind::Samples, self.pcm.len() - begin);
     }
 
-    /// Brings the decoder up to the stream's position.
+    /// Brings the decoder to the position of the stream.
     fn resume(&mut self, format: Format) {
         let history = history_samples(format).min(self.known);
         let begin = self.pcm.len();
@@ -194,7 +194,7 @@ impl Tap {
         self.pcm.truncate(begin);
     }
 
-    /// Replaces a loss with silence for lack of time to conceal it.
+    /// Replaces a loss with silence, because there is no time to conceal it.
     pub(super) fn fall_silent(&mut self, ns: u64) {
         if let Some(format) = self.format {
             let frames = (ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
@@ -210,7 +210,7 @@ impl Tap {
         }
     }
 
-    /// Notes this many more queued samples.
+    /// Notes that `samples` were queued.
     fn note(&mut self, kind: Kind, samples: usize) {
         let Some(format) = self.format.filter(|_| samples > 0) else {
             return;
@@ -228,13 +228,13 @@ impl Tap {
         }
     }
 
-    /// Number of queued samples of all channels.
+    /// Returns the number of queued samples of all channels.
     pub(super) fn waiting(&self) -> usize {
         let all = self.earlier.iter().chain(&self.last);
         all.map(|one| one.samples).sum()
     }
 
-    /// Drops the oldest audio that is not taken in time. Returns its length, ns.
+    /// Drops the oldest audio that is not taken in time. Returns the duration of the dropped audio, ns.
     #[inline]
     pub(super) fn bound(&mut self) -> u64 {
         let Some(last) = &self.last else { return 0 };
@@ -265,7 +265,7 @@ impl Tap {
             let per_s = u128::from(first.per_s());
             let excess = (u128::from(excess_ns) * per_s).div_ceil(u128::from(NS_PER_S));
             let excess = usize::try_from(excess).unwrap_or(usize::MAX);
-            // Whole frames.
+            // Only whole frames are dropped.
             let excess = excess
                 .checked_next_multiple_of(usize::from(first.format.channels))
                 .unwrap_or(usize::MAX)
@@ -326,33 +326,33 @@ impl Tap {
         self.last.is_some()
     }
 
-    /// Address for the next codes.
+    /// Returns the address at which the next codes will be written.
     #[inline]
     pub(super) fn next_address(&self) -> usize {
         self.codes.next_address(self.history())
     }
 
-    /// Number of codes that a loss may need.
+    /// Returns the number of codes that the concealment of a loss may need.
     #[inline]
     fn history(&self) -> usize {
         self.format.map_or(0, history_samples)
     }
 }
 
-/// Whether codes can be queued unchanged: each one is a sample by itself.
+/// Whether codes can be queued unchanged, because each code is a sample by itself.
 fn is_coded(format: Format) -> bool {
     matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma)
 }
 
-/// Number of samples, more than a decoder remembers.
+/// Returns a number of samples that is higher than a decoder remembers.
 fn history_samples(format: Format) -> usize {
     let frames = u64::from(format.sample_rate_hz) * HISTORY_NS / NS_PER_S;
     frames as usize * usize::from(format.channels)
 }
 
-/// Length of the history; concealment uses the last 35 ms.
+/// Length of the history, ns. Concealment uses the last 35 ms.
 const HISTORY_NS: u64 = 40_000_000;
-/// Maximum number of losses and changes of format in the queued time; more cannot be listened to.
+/// Maximum number of losses and changes of format among the queued audio. Audio with more of them is useless to a listener.
 const STRETCHES_MAX: usize = 64;
 
 #[cfg(test)]
@@ -397,7 +397,7 @@ mod tests {
             };
             kinds.push((what, samples, tapped.followed_ns / 1_000_000));
         });
-        // The concealment and the packet that joins it.
+        // These are the concealment, and the packet that is joined to it.
         let due = [
             (0, 320, 120),
             (b's', 320, 80),
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(tap.waiting(), 0);
     }
 
-    /// A tap that is not read for long, and a sender of one sample at a time.
+    /// The tap is not read for a long time, and the sender sends one sample at a time.
     #[test]
     fn queued_audio_is_bounded_in_time_and_pieces() {
         let laws = [Encoding::Pcmu, Encoding::Pcma].map(|law| format(law, 8000, 1));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     proptest! {
-        /// A decoder that gets all the audio in the same order.
+        /// The reference is a decoder that gets all the audio in the same order.
         #[test]
         fn tapped_audio_equals_a_continuous_decoder(
             steps in steps(), which in 0_usize..5,

@@ -1,7 +1,7 @@
-//! A digit's tone, for a side without telephone events.
+//! The tone of a digit, for a side without telephone events.
 //!
-//! The packets of an event give its length so far (RFC 4733, section 2.5.1). Each one extends the tone up to there, in place of
-//! the audio.
+//! The packets of an event state its length so far (RFC 4733, section 2.5.1). Each packet extends the tone to this length. The tone
+//! replaces the audio.
 
 use super::output::Output;
 use super::route::Route;
@@ -10,10 +10,10 @@ use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::Carries;
 use crate::tone::{Tone, ToneGenerator};
 
-/// The tone of a digit.
+/// The tone of a digit, and its position in the stream.
 #[derive(Debug, Default)]
 pub(super) struct DigitTone {
-    /// The tone of the party's digit replaces the audio.
+    /// Whether the tone of the party's digit replaces the audio.
     pub(super) is_on: bool,
     sounding: Option<Box<Sounding>>,
 }
@@ -28,12 +28,13 @@ struct Sounding {
 }
 
 impl DigitTone {
-    /// Length of the tone so far, ns. `None` before the first tone.
+    /// Returns the length of the tone so far, ns. `None` before the first tone.
     pub(super) fn made_ns(&self) -> Option<u64> {
         Some(self.sounding.as_ref()?.made_ns)
     }
 
-    /// Starts a tone at a timestamp and play time. `is_playing`: a clip is being played. Returns `None` if the far side has no codec for it.
+    /// Starts a tone at a timestamp and play time. `is_playing` means that a clip is being played. Returns `None` if the tone cannot be
+    /// encoded for the far side.
     pub(super) fn begin(
         &mut self,
         tone: Tone,
@@ -46,7 +47,7 @@ impl DigitTone {
         let Carries::Audio(format) = to.carries else {
             return None;
         };
-        // Use the current encoder, whatever its rate.
+        // Use the current encoder, whatever its sample rate is.
         let known = output.voice.as_ref().filter(|voice| voice.payload == to);
         let format = known.map_or(format, |voice| voice.format);
         output.set_voice(to, format, is_playing)?;
@@ -94,7 +95,7 @@ impl DigitTone {
         voice.push(&work.converted, &mut output.map, out);
     }
 
-    /// Generates the end of the tone, if any, and sends the rest.
+    /// Generates the end of the tone, if there is one, and sends the rest.
     pub(super) fn end(&mut self, output: &mut Output, work: &mut Work, out: &mut Out<'_>) {
         if std::mem::take(&mut self.is_on) {
             self.finish(output, work, out);
@@ -111,12 +112,12 @@ impl DigitTone {
         }
         output.is_after_pause = true;
         if !matches!(output.route, Route::Reencode(_)) {
-            output.reroute(); // The audio's clock rate may differ.
+            output.reroute(); // the clock rate of the audio may differ
         }
     }
 }
 
-/// Tone that one packet of an event pays for: a little more than the usual interval of 50 ms.
+/// Duration of the tone that one packet of an event pays for, ns. It is a little more than the usual interval of 50 ms.
 pub(super) const KEY_NS_MAX: u64 = 60_000_000;
-/// The generator's fade.
+/// Duration of the generator's fade, ns.
 pub(super) const FADE_NS: u64 = 5_000_000;

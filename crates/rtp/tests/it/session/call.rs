@@ -1,4 +1,4 @@
-//! Two sessions connected through links that lose, delay and double, for hours.
+//! Two sessions are connected for hours, through links that lose, delay and duplicate packets.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -7,11 +7,11 @@ use threadbare_rtp::session::{Event, RtcpSession};
 
 use super::{MS, NTP, Random, S, address, config, packet};
 
-/// One direction.
+/// One direction of the connection.
 #[derive(Clone, Copy)]
 struct Link {
     delay_ns: u64,
-    /// Random part of the delay; more than 20 ms reorders.
+    /// Maximum of the random part of the delay. More than 20 ms causes reordering.
     shake_ns: u64,
     lost_permille: u64,
     doubled_permille: u64,
@@ -87,7 +87,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Known facts about the packets that arrived from the other end, collected without the code under test.
+/// Facts about the packets that arrived from the other end. They are collected without the code under test.
 #[derive(Default)]
 struct Ledger {
     arrived: BTreeSet<u64>,
@@ -98,7 +98,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// The second consecutive packet is the first that counts (RFC 3550, A.1).
+    /// Notes a packet. The first one that counts is the second of two consecutive packets (RFC 3550, appendix A.1).
     fn note(&mut self, now_ns: u64, number: u64) {
         if self.arrivals == 0 {
             if self.arrived.contains(&number.wrapping_sub(1))
@@ -116,7 +116,7 @@ impl Ledger {
         self.arrivals += 1;
         self.arrived.insert(number);
         if let Some((last_ns, last)) = self.last {
-            // RFC 3550, section 6.4.1, in units of the timestamp.
+            // This is the jitter of RFC 3550, section 6.4.1, in units of the timestamp.
             let spacing = (now_ns as f64 - last_ns as f64) * 8000.0 / 1e9;
             let difference = (spacing - (number as f64 - last as f64) * 160.0).abs();
             self.jitter += (difference - self.jitter) / 16.0;
@@ -152,7 +152,7 @@ struct End {
 
 enum Thing {
     Rtp(u64),
-    /// Bytes, their delay, and the delay of the last RTCP that their sender answers.
+    /// The bytes, their delay, and the delay of the last RTCP packet that their sender answers.
     Rtcp(Vec<u8>, u64, u64),
 }
 
@@ -172,7 +172,7 @@ fn end(ssrc: u32, link: Link, clocks_apart_ns: u64) -> End {
     }
 }
 
-/// Parses a compound with a foreign parser and checks its block against the facts.
+/// Parses a compound with another parser, and checks its block against the facts.
 fn check_against_ledger(name: &str, bytes: &[u8], ledger: &Ledger) -> usize {
     let compound = rtcp_types::Compound::parse(bytes).expect("a compound");
     let mut blocks = 0;
@@ -184,8 +184,8 @@ fn check_against_ledger(name: &str, bytes: &[u8], ledger: &Ledger) -> usize {
             blocks += 1;
             let lost = (block.cumulative_lost() << 8).cast_signed() >> 8;
             assert_eq!(i64::from(lost), ledger.lost(), "{name}: cumulative loss");
-            // The ledger counts packets from sequence number 0, so its numbers include the cycles, like the extended number of
-            // the block.
+            // The ledger counts packets from sequence number 0. So its numbers include the cycles, as the extended number in the block
+            // does.
             assert_eq!(
                 u64::from(block.extended_sequence_number()),
                 ledger.highest(),
@@ -208,7 +208,7 @@ fn run(case: &Case) -> [End; 2] {
         end(0xb, case.back, case.clocks_apart_ns),
     ];
     let mut random = Random(case.seed);
-    // Entries are ordered by arrival time, then by order of sending. The index refers to `things`.
+    // Entries are ordered by arrival time, then by the order of sending. The index is that in `things`.
     let mut flying: BinaryHeap<Reverse<(u64, u64, usize)>> = BinaryHeap::new();
     let mut things: Vec<Option<Thing>> = Vec::new();
     let mut out = [0; 1500];
@@ -292,7 +292,7 @@ fn deliver(case: &Case, ends: &mut [End; 2], now_ns: u64, to: usize, thing: Thin
                     continue;
                 };
                 let Some(rtt_ns) = view.rtt_ns else { continue };
-                // Our delay plus the peer's, each rounded to 65536ths of a second.
+                // The true time is our delay plus the peer's, each rounded to 65536ths of a second.
                 let true_ns = there_ns + delay_ns;
                 let off_ns = rtt_ns.abs_diff(true_ns);
                 assert!(
@@ -337,7 +337,7 @@ fn reports_have_the_losses_and_counts() {
     }
 }
 
-/// An interval is 0.5 to 1.5 times 5 s, divided by e - 3/2; the first one is half of that. RFC 3550, section 6.3.1.
+/// An interval is 0.5 to 1.5 times 5 s, divided by e - 3/2. The first one is half of that (RFC 3550, section 6.3.1).
 #[test]
 fn intervals_are_random_within_their_bounds() {
     const COMPENSATION: f64 = 1.218_28;
@@ -358,7 +358,7 @@ fn intervals_are_random_within_their_bounds() {
             assert!(bounds.contains(interval), "{interval}");
         }
         let mean = intervals.iter().sum::<f64>() / intervals.len() as f64;
-        // The division compensates the effect of reconsideration on the mean.
+        // The division compensates for the effect of reconsideration on the mean.
         assert!((4.5..5.5).contains(&mean), "{mean}");
         intervals.sort_by(f64::total_cmp);
         intervals.dedup();
@@ -368,7 +368,7 @@ fn intervals_are_random_within_their_bounds() {
     }
 }
 
-/// Same seed, same packets: every failure can be replayed.
+/// With the same seed, the packets are the same, so every failure can be replayed.
 #[test]
 fn equal_seeds_give_equal_calls() {
     let case = Case {

@@ -21,7 +21,7 @@ fn session_with(regular_interval_ns: u64, reduced_size: bool) -> RtcpSession {
     session
 }
 
-/// The NACKed numbers in a packet, read by a foreign parser.
+/// Returns the numbers that a packet requests again, as read by another parser.
 fn nacked(bytes: &[u8]) -> Vec<u16> {
     let mut lost = Vec::new();
     for part in rtcp_types::Compound::parse(bytes).expect("a compound") {
@@ -44,7 +44,7 @@ fn first_feedback_to_one_peer_is_sent_at_once_and_the_next_waits() {
     let sent = run(&mut session, now_ns);
     assert_eq!(sent.len(), 1);
     assert_eq!(nacked(&sent[0].1), [5, 6, 7, 22, 23, 40]);
-    // The next request waits for the regular packet, which the early one has postponed.
+    // The next request waits for the regular packet, which the early packet has postponed.
     assert!(
         !session.request_nack(now_ns + MS, Ssrc(7), [SeqNum(50)]),
         "too late to be of use"
@@ -84,7 +84,7 @@ fn in_a_group_feedback_is_delayed_and_dropped_if_another_member_sent_it() {
         assert!(at_ns <= regular_ns);
         waits.insert(at_ns - now_ns);
         if at_ns < regular_ns {
-            // Another member has already requested all of it.
+            // Another member has already requested all these packets.
             let mut bytes = compound(8, false);
             bytes.extend([0x81, 205, 0, 3, 0, 0, 0, 8, 0, 0, 0, 7, 0, 3, 0, 2]);
             bytes.extend([0x81, 206, 0, 2, 0, 0, 0, 8, 0, 0, 0, 7]);
@@ -148,13 +148,13 @@ fn feedback_for_our_stream_is_reported() {
     bytes.extend([
         0x81, 205, 0, 4, 0, 0, 0, 7, 0, 0, 0, 1, 0xff, 0xfe, 0x80, 1, 0, 9, 0, 0,
     ]);
-    bytes.extend([0x81, 205, 0, 3, 0, 0, 0, 7, 0, 0, 0, 2, 0, 9, 0, 0]); // about somebody else
+    bytes.extend([0x81, 205, 0, 3, 0, 0, 0, 7, 0, 0, 0, 2, 0, 9, 0, 0]); // about another source
     bytes.extend([0x81, 206, 0, 2, 0, 0, 0, 7, 0, 0, 0, 1]);
     bytes.extend([
         0x84, 206, 0, 4, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 42, 0, 0, 0,
     ]);
     bytes.extend([
-        0x84, 206, 0, 4, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 42, 0, 0, 0, // repeated
+        0x84, 206, 0, 4, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 42, 0, 0, 0, // a repetition
     ]);
     session.handle_rtcp(S, address(10), &bytes).expect("good");
     let (from, media) = (Ssrc(7), Ssrc(1));
@@ -181,7 +181,7 @@ fn feedback_for_our_stream_is_reported() {
     assert_eq!((received.nacks, received.plis, received.firs), (4, 1, 1));
 }
 
-/// RFC 5104, section 4.3.1.1: the next number is a new request, the same one again a repetition, for a while.
+/// The next number is a new request. For a while, the same number is a repetition (RFC 5104, section 4.3.1.1).
 #[test]
 fn each_full_intra_request_is_reported_once() {
     let mut session = session_with(0, true);
@@ -211,7 +211,7 @@ fn each_full_intra_request_is_reported_once() {
     assert_eq!(events(&mut session), [other], "of somebody else");
 }
 
-/// The request's number in a packet that consists of a full intra request of 7, read by a foreign parser.
+/// Returns the request's number in a packet that consists of a full intra request to 7, as read by another parser.
 fn fir_number(bytes: &[u8]) -> u8 {
     let mut parts = rtcp_types::Compound::parse(bytes).expect("a compound");
     let Some(Ok(rtcp_types::Packet::PayloadFeedback(feedback))) = parts.next() else {

@@ -1,4 +1,4 @@
-//! Groups: the bandwidth is shared, members come, go and fall silent.
+//! Groups, in which members share the bandwidth, come, go and fall silent.
 
 use threadbare_rtp::id::Ssrc;
 use threadbare_rtp::session::{Config, Event, RtcpSession};
@@ -12,7 +12,7 @@ fn group_config(ssrc: u32, members: usize) -> Config {
     }
 }
 
-/// A session with `others` further members, who sent reports at `now_ns`.
+/// Returns a session with `others` further members, which have sent reports at `now_ns`.
 fn in_group(now_ns: u64, others: u32) -> RtcpSession {
     let mut session = RtcpSession::new(now_ns, group_config(1, 4096));
     for other in 0..others {
@@ -25,10 +25,10 @@ fn in_group(now_ns: u64, others: u32) -> RtcpSession {
     session
 }
 
-/// Sessions that all receive each other, for an hour: together they use at most the bandwidth, for any number of sessions.
+/// Sessions that all receive each other run for an hour. However many they are, together they use at most the bandwidth.
 #[test]
 fn the_group_keeps_to_its_bandwidth() {
-    // 5 % of 80 kbit/s.
+    // The bandwidth is 5 % of 80 kbit/s.
     const BYTES_PER_S: f64 = 500.0;
     const LOWER_LAYERS: usize = 28;
     let mut sessions: Vec<RtcpSession> = (0..40)
@@ -62,7 +62,7 @@ fn the_group_keeps_to_its_bandwidth() {
     }
     assert!(sessions.iter().all(|session| session.stats().members == 40));
     let rate = bytes_sent as f64 / 3600.0;
-    // Receivers have three quarters of the bandwidth for themselves.
+    // Receivers share three quarters of the bandwidth.
     assert!(
         (0.85 * 0.75..1.15 * 0.75).contains(&(rate / BYTES_PER_S)),
         "{rate} bytes/s, {packets}"
@@ -89,7 +89,7 @@ fn one_of_a_thousand_converges_to_its_share() {
     assert_eq!(session.stats().members, 1000);
     let gaps: Vec<u64> = sent.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     let mean_s = gaps.iter().sum::<u64>() as f64 / gaps.len() as f64 / 1e9;
-    // n * C: a thousand receivers share 375 bytes/s.
+    // The interval is n * C: a thousand receivers share 375 bytes/s.
     let share_s = 1000.0 * size as f64 / 375.0;
     assert!(
         (0.8..1.25).contains(&(mean_s / share_s)),
@@ -128,7 +128,7 @@ fn a_bye_to_a_large_group_backs_off_and_counts_the_others() {
     let mut session = in_group(0, 999);
     session.handle_rtp_sent(S, packet(1, 0).time, 160, 1);
     session.send_bye(S, "moving on");
-    // Everybody else leaves as well.
+    // All other members leave too.
     for other in 0..999 {
         let ssrc = 1000 + other;
         session
@@ -183,7 +183,7 @@ fn a_silent_sender_and_then_a_silent_member_time_out() {
         .expect("good");
     assert_eq!((session.stats().members, session.stats().senders), (2, 1));
     events(&mut session);
-    // The source continues its reports, but sends no more RTP.
+    // The source continues to send reports, but no RTP.
     for at_s in 3..60 {
         if at_s % 4 == 0 {
             session
@@ -235,7 +235,7 @@ fn packets_that_arrive_after_a_bye_do_not_revive_its_source() {
         );
     }
     assert_eq!((session.stats().members, session.stats().senders), (1, 0));
-    // Some senders pause for a hold and come back with the same SSRC.
+    // Some senders pause, as in hold, and return with the same SSRC.
     for number in 600..700 {
         session.handle_rtp(number * 20 * MS, address(9), packet(7, number));
     }

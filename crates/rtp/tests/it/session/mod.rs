@@ -1,4 +1,4 @@
-//! Whole RTCP sessions in virtual time: calls of hours over links with loss and delay, groups of a thousand, and known errors of
+//! Tests of whole RTCP sessions in virtual time: calls of hours over links with loss and delay, groups of a thousand, and known errors of
 //! other implementations.
 
 mod call;
@@ -13,7 +13,7 @@ use threadbare_rtp::session::{Config, Event, RtcpSession, RtpHeader};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
-/// Wall clock at monotonic 0, for tests that do not concern clocks.
+/// The wall clock at monotonic time 0, for tests in which it does not matter.
 const NTP: NtpTime = NtpTime(0xe0e0_e0e0_1234_5678);
 
 fn address(port: u16) -> SocketAddr {
@@ -30,7 +30,7 @@ fn session(ssrc: u32) -> RtcpSession {
     RtcpSession::new(0, config(ssrc))
 }
 
-/// Packet `number` of a stream of 20 ms packets with 8000 units/s.
+/// Returns the packet `number` of a stream of 20 ms packets with 8000 units/s.
 fn packet(ssrc: u32, number: u64) -> RtpHeader {
     RtpHeader {
         ssrc: Ssrc(ssrc),
@@ -40,7 +40,7 @@ fn packet(ssrc: u32, number: u64) -> RtpHeader {
     }
 }
 
-/// Receiver report without blocks and CNAME of a source, and a BYE if asked for.
+/// Returns a receiver report without blocks, the CNAME of a source, and a BYE if `bye` is set.
 fn compound(ssrc: u32, bye: bool) -> Vec<u8> {
     let mut bytes = vec![0x80, 201, 0, 1];
     bytes.extend(ssrc.to_be_bytes());
@@ -56,7 +56,7 @@ fn compound(ssrc: u32, bye: bool) -> Vec<u8> {
     bytes
 }
 
-/// Runs the session's timer up to `until_ns`; returns the packets sent, with their times.
+/// Runs the session's timer up to `until_ns`. Returns the packets that were sent, with their times.
 fn run(session: &mut RtcpSession, until_ns: u64) -> Vec<(u64, Vec<u8>)> {
     let mut sent = Vec::new();
     let mut out = [0; 1500];
@@ -79,7 +79,7 @@ fn events(session: &mut RtcpSession) -> Vec<Event> {
     std::iter::from_fn(|| session.poll_event()).collect()
 }
 
-/// Pseudo-random numbers of the test's own.
+/// A generator of pseudo-random numbers for the tests.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Collisions, loops, strangers, floods, garbage, peers that move.
+//! Collisions, loops, strangers, floods, garbage, and peers that move.
 
 use proptest::prelude::*;
 use threadbare_rtp::id::{PayloadType, Ssrc};
@@ -6,7 +6,7 @@ use threadbare_rtp::session::{Config, Event, RtcpError, RtcpSession, RtpVerdict,
 
 use super::{MS, S, address, compound, config, events, packet, run, session};
 
-/// A session that has received packets 0..100 of source 7, the last at 1.98 s.
+/// Returns a session that has received packets 0..100 of source 7, the last at 1.98 s.
 fn in_call() -> RtcpSession {
     let mut session = session(1);
     for number in 0..100 {
@@ -106,7 +106,7 @@ fn ssrc_collision_changes_our_ssrc_and_sends_a_bye() {
         matches!(parts.last(), Some(Ok(rtcp_types::Packet::Bye(bye))) if bye.ssrcs().eq([1])),
         "{parts:?}"
     );
-    // The other sender keeps the SSRC and is a source like any other.
+    // The other sender keeps the SSRC, and is now a source like any other.
     session.handle_rtp(S + 20 * MS, address(9), packet(1, 78));
     session.handle_rtp(S + 40 * MS, address(9), packet(1, 79));
     assert_eq!(session.current_ssrc(), Some(Ssrc(1)));
@@ -134,13 +134,13 @@ fn a_loop_changes_our_ssrc_once() {
     assert_eq!(session.stats().collisions, 1);
 }
 
-/// One packet in a pause is not enough, and neither is one now and then.
+/// A single packet in a pause is not enough to replace the peer, and neither is one from time to time.
 #[test]
 fn forged_packets_in_pauses_do_not_shut_the_peer_out() {
     let mut session = in_call();
     let (mut valid, mut forged) = (0, 0);
     for talk in 1..100 {
-        // Two seconds of speech, one second of silence with some packets of a stranger.
+        // There are two seconds of speech, and one second of silence with some packets of a stranger.
         for number in 0..100 {
             let now_ns = talk * 3 * S + number * 20 * MS;
             let verdict = session.handle_rtp(now_ns, address(9), packet(7, talk * 100 + number));
@@ -158,7 +158,7 @@ fn forged_packets_in_pauses_do_not_shut_the_peer_out() {
 #[test]
 fn flood_does_not_evict_validated_members() {
     let mut session = in_call();
-    // A member that only listens, and sends a report every 5 s.
+    // This member only listens, and sends a report every 5 s.
     for round in 0..50_000_u32 {
         let now_ns = 2 * S + u64::from(round) * MS;
         if round % 5000 == 0 {
@@ -173,7 +173,7 @@ fn flood_does_not_evict_validated_members() {
     assert_eq!(session.stats().members, 3);
 }
 
-/// Another implementation keeps all that it receives.
+/// Another implementation keeps everything that it receives.
 #[test]
 fn flood_of_sources_takes_no_memory_and_disturbs_no_call() {
     for by_rtcp in [false, true] {
@@ -317,7 +317,7 @@ fn reduced_size_needs_an_agreement() {
     assert_eq!(reduced.handle_rtcp(2 * S, address(10), bye), Ok(()));
 }
 
-/// A report block from 7 about us (SSRC 1) with this LSR and DLSR.
+/// Returns a report block from 7 about us (SSRC 1) with this LSR and DLSR.
 fn report(lsr: u32, dlsr: u32) -> Vec<u8> {
     let mut bytes = vec![0x81, 201, 0, 7, 0, 0, 0, 7, 0, 0, 0, 1];
     bytes.extend([12, 0xff, 0xff, 0xfe, 0, 1, 0, 9, 0, 0, 0, 40]);
@@ -336,14 +336,14 @@ fn round_trip_equals_the_example_of_the_rfc() {
     };
     let before = session_at(now_ns);
     let cases = [
-        // (LSR, DLSR, round trip in units)
+        // The values are LSR, DLSR, and the round trip in units.
         (before(65_536), 65_536 / 2, Some(32_768)),
         (before(5 * 65_536 + 100), 5 * 65_536, Some(100)),
         (before(10), 10, Some(0)),
-        (before(10), 12, Some(0)),      // both clocks round
-        (before(0), 65_536, None),      // negative
-        (before(40 * 65_536), 0, None), // absurd
-        (before(0).wrapping_add(65_536 * 3600), 0, None), // from the future
+        (before(10), 12, Some(0)),      // because both clocks round
+        (before(0), 65_536, None),      // the result would be negative
+        (before(40 * 65_536), 0, None), // the result would be absurdly long
+        (before(0).wrapping_add(65_536 * 3600), 0, None), // the LSR is in the future
         (0, 0, None),                   // no SR was received
     ];
     for (lsr, dlsr, units) in cases {
@@ -377,7 +377,7 @@ fn round_trip_equals_the_example_of_the_rfc() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// For any packets in any order: bounds hold, the timer advances, and other parsers can read the output.
+    /// Whatever packets arrive and in whatever order, the bounds hold, the timer advances, and other parsers can read the output.
     #[test]
     fn a_session_stays_within_its_bounds_after_any_packets(
         steps in prop::collection::vec((0..8_u8, 0..6_u32, any::<u16>(), 0..3_000_000_000_u64), 1..300),

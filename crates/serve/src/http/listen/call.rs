@@ -18,14 +18,13 @@ use threadbare_recording::Tracks;
 
 /// Listen to both parties of a call
 ///
-/// Returns an endless WAV file of 16 bits with two channels, starting with the current audio. The party that offered first is
-/// on the left, as in recordings. Each channel has the audio of one party, as it is sent to the other party. So a muted or held
-/// party is silent, and files that are played to a party are left out. The rate is the higher rate of both parties' audio. The
-/// file starts at once, is silent while neither party speaks, and ends with the stream. A call may have several streams:
-/// several media, or several dialogs of a forked call. The default is the first one in `streams` that runs and is decoded here;
-/// `stream` selects another one. SRTP with keys in the SDP can be decoded. Media that are forwarded without decoding cannot be
-/// listened to. A slow reader misses some audio. At most 16 listeners at a time, including those of
-/// `/v1/streams/{name}/listen`.
+/// Returns an endless WAV file of 16 bits with two channels, starting with the current audio. The party that offered first is on the left,
+/// as in recordings. Each channel has the audio of one party, as it is sent to the other party. So a muted or held party is silent, and
+/// files that are played to a party are left out. The rate is the higher rate of both parties' audio. The file starts at once, is silent
+/// while neither party speaks, and ends with the stream. A call may have several streams: several media, or several dialogs of a forked
+/// call. The default is the first one in `streams` that runs and that the relay decodes; `stream` selects another one. SRTP with keys in
+/// the SDP can be decoded. Media that are forwarded without decoding cannot be listened to. A slow reader misses some audio. At most 16
+/// listeners at a time, including those of `/v1/streams/{name}/listen`.
 #[utoipa::path(get, path = "/v1/calls/{id}/listen", tag = "calls", operation_id = "listen_to_call", params(CallPath,
     ("stream" = Option<u32>, Query, description = "Index in the call's `streams`, from 0")),
     responses((status = 200, body = Wav, content_type = "audio/wav"),
@@ -53,7 +52,7 @@ pub(in crate::http) async fn listen(
     Ok(file(both, place))
 }
 
-/// The requested index of the stream.
+/// Returns the index of the stream that a query asks for.
 fn wanted(query: &str) -> Result<Option<usize>, Problem> {
     let mut wanted = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -68,16 +67,16 @@ fn wanted(query: &str) -> Result<Option<usize>, Problem> {
     Ok(wanted)
 }
 
-/// Why a call cannot be listened to.
+/// The reason why a call cannot be listened to.
 #[derive(Debug, PartialEq, Eq)]
 enum Refused {
     Unknown,
-    /// The index is too high: the call has this many streams.
+    /// The index is too high. The call has this many streams.
     NoPlace(usize),
     Unheard(Unheard),
 }
 
-/// Finds the requested stream, or the first that can be listened to.
+/// Finds the requested stream, or else the first one that can be listened to.
 fn find(
     service: &mut Service,
     id: &CallId,
@@ -129,19 +128,19 @@ impl Refused {
     }
 }
 
-/// Both parties of a call, with a listener.
+/// The audio of both parties of a call, for one listener.
 struct Both {
     call: CallId,
     listening: Listening,
     tracks: Tracks,
-    /// Audio skipped while the client did not read.
+    /// Duration of the audio that was skipped because the client did not read, ns.
     missed_ns: u64,
 }
 
 impl Both {
     /// Appends the audio up to `until_ns`. Returns whether more may come.
     fn take_until(&mut self, until_ns: u64, bytes: &mut Vec<u8>) -> bool {
-        // Checked before the samples are read, so that samples that have arrived are still sent.
+        // Check this before reading samples, so that samples that have arrived are still sent.
         let is_over = self.listening.is_over();
         self.missed_ns += self.tracks.skip(until_ns, LATE_NS_MAX);
         let tracks = &mut self.tracks;
@@ -172,7 +171,7 @@ impl Sound for Both {
 /// Delay after which the audio of both sides has arrived. Audio comes in pieces of up to 100 ms, in slices of 20 ms, and may be
 /// shifted by the slack of [`Tracks`].
 const DELAY_NS: u64 = 200_000_000;
-/// Maximum lag of a client. If it has read nothing for longer, it resumes with the current audio.
+/// Maximum lag of a client. If it has read nothing for longer than this, it gets the current audio next.
 const LATE_NS_MAX: u64 = 2_000_000_000;
 
 #[cfg(test)]
@@ -181,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Happens when the machine with the page was suspended.
+    /// This happens when the machine with the page was suspended.
     #[test]
     fn stalled_listener_resumes_at_the_present() {
         const S: u64 = 1_000_000_000;

@@ -27,13 +27,13 @@ pub(super) struct Wav(Vec<u8>);
 
 /// A source of audio for a listener.
 trait Sound: Send + 'static {
-    /// Returns frames per second, and samples per frame.
+    /// Returns the number of frames per second, and of samples per frame.
     fn format(&self) -> (u32, u16);
 
     /// Appends the audio since the last call, as little-endian samples of 16 bits. Returns whether more may come.
     fn take(&mut self, bytes: &mut Vec<u8>) -> bool;
 
-    /// Called when the listener has gone.
+    /// Notes that the listener has gone.
     fn end(&self);
 }
 
@@ -65,15 +65,15 @@ fn file(sound: impl Sound, place: OwnedSemaphorePermit) -> Response {
 /// The state of a reply to a listener.
 struct Player<S: Sound> {
     sound: S,
-    /// The file's header, until it is sent.
+    /// The file's header. `None`: it has been sent.
     head: Option<Bytes>,
-    /// Whether the last data has been taken.
+    /// Whether the last data have been taken.
     is_over: bool,
     _place: OwnedSemaphorePermit,
 }
 
 impl<S: Sound> Player<S> {
-    /// Returns the next data. Called only when the client has taken the previous data.
+    /// Returns the next data. It is called only when the client has taken the previous data.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(head) = self.head.take() {
             return Some(head);
@@ -96,7 +96,7 @@ impl<S: Sound> Drop for Player<S> {
     }
 }
 
-/// Returns a RIFF WAVE header for 16 bits (Multimedia Programming Interface and Data Specifications 1.0, "WAVE" and "PCM
+/// Returns the header of a RIFF WAVE file with 16 bits (Multimedia Programming Interface and Data Specifications 1.0, "WAVE" and "PCM
 /// format"). The lengths are the maximum, because the file is endless.
 fn wav_head(rate_hz: u32, channels: u16) -> Bytes {
     let frame_bytes = channels * 2;
@@ -105,7 +105,7 @@ fn wav_head(rate_hz: u32, channels: u16) -> Bytes {
     head.extend(u32::MAX.to_le_bytes());
     head.extend(b"WAVEfmt ");
     head.extend(16_u32.to_le_bytes());
-    // PCM.
+    // This is the format PCM.
     head.extend(1_u16.to_le_bytes());
     head.extend(channels.to_le_bytes());
     head.extend(rate_hz.to_le_bytes());
@@ -120,7 +120,7 @@ fn wav_head(rate_hz: u32, channels: u16) -> Bytes {
 /// Maximum number of listeners. Each one costs a decoder and a copy of the audio on the stream's thread, and polling on this
 /// thread.
 pub(super) const LISTENERS_MAX: usize = 16;
-/// Retry-After, in s: listeners leave when pages are closed.
+/// Retry-After, in s. Listeners leave when pages are closed.
 const LISTENERS_S: u32 = 10;
 /// Pause between polls. Each piece of audio has 20 to 140 ms.
 const TURN: Duration = Duration::from_millis(50);

@@ -16,10 +16,10 @@ use threadbare_recording::Coding;
 
 /// Listen to a stream
 ///
-/// Returns an endless WAV file of 16 bits, starting with the current audio, with the rate and channels of the decoded audio.
-/// The reply starts with the first audio. While the stream is silent or does not run, the file contains silence, a second at a
-/// time. The file ends when the stream is removed from the configuration, when its settings change, or when the format of its
-/// audio changes. A slow reader misses some audio. At most 16 listeners at a time, including those of `/v1/calls/{id}/listen`.
+/// Returns an endless WAV file of 16 bits, starting with the current audio, with the rate and channels of the decoded audio. The reply is
+/// not sent before there is some audio. While the stream is silent or does not run, the file contains silence, a second at a time. The file
+/// ends when the stream is removed from the configuration, when its settings change, or when the format of its audio changes. A slow reader
+/// misses some audio. At most 16 listeners at a time, including those of `/v1/calls/{id}/listen`.
 #[utoipa::path(get, path = "/v1/streams/{name}/listen", tag = "streams", operation_id = "listen_to_stream", params(("name" = String, Path, description = "Name in the configuration")),
     responses((status = 200, body = Wav, content_type = "audio/wav"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
@@ -32,7 +32,7 @@ pub(in crate::http) async fn listen(
     let begun = app.view.read(|seen| {
         let watched = &seen.find(&name)?.watched;
         let is_decoded = watched.way.is_decoded;
-        // The snapshot is dropped before waiting, so that the end of the stream is visible.
+        // The snapshot is dropped before waiting. Otherwise, the end of the stream would not be noticed.
         Some(is_decoded.then(|| watched.snapshot.clone()))
     });
     let snapshot = begun.ok_or_else(|| unknown(&name))?.ok_or_else(|| {
@@ -60,7 +60,7 @@ pub(in crate::http) async fn listen(
     Ok(file(line, place))
 }
 
-/// Waits for the first audio. Returns `None` if the stream ends first.
+/// Waits for the first audio. Returns `None` if the stream ends before.
 async fn first(listening: &mut Listening) -> Option<Portion> {
     loop {
         match listening.peek() {
@@ -71,11 +71,11 @@ async fn first(listening: &mut Listening) -> Option<Portion> {
     }
 }
 
-/// A stream with a listener.
+/// The audio of a stream, for one listener.
 struct Line {
     name: String,
     listening: Listening,
-    /// The first portion, which has the format.
+    /// The first portion, which states the format.
     first: Portion,
     /// Time of the last audio.
     heard_at: Instant,
@@ -88,7 +88,7 @@ impl Sound for Line {
     }
 
     fn take(&mut self, bytes: &mut Vec<u8>) -> bool {
-        // Checked before the samples are read, so that samples that have arrived are still sent.
+        // Check this before reading samples, so that samples that have arrived are still sent.
         let mut goes_on = !self.listening.is_over();
         let first = self.first;
         self.listening.take_coded(|portion, heard| {
@@ -123,6 +123,6 @@ impl Sound for Line {
 /// Time limit for the first audio. The jitter buffer and the loudness target delay it by at most 3 s, and the sender may have
 /// just started.
 const FIRST_TIME_MAX: Duration = Duration::from_secs(5);
-/// After a gap of this length, silence is sent.
+/// Duration of a gap after which silence is sent.
 const SILENCE: Duration = Duration::from_secs(1);
 const SAMPLE_BYTES: usize = 2;

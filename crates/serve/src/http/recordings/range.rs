@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u64,
-    /// End, exclusive.
+    /// The position after the last byte.
     pub(super) end: u64,
 }
 
@@ -13,7 +13,7 @@ pub(super) struct Range {
 pub(super) enum Wanted {
     All,
     Part(Range),
-    /// Nothing: the range lies outside of the file.
+    /// Nothing, because the range lies outside of the file.
     None,
 }
 
@@ -30,8 +30,8 @@ impl Range {
     }
 }
 
-/// Parses the header for a file of `length` bytes. A header that is not understood, or has several ranges, is ignored, as a
-/// server may (section 14.2).
+/// Parses the header for a file of `length` bytes. A header that is malformed, or has several ranges, is ignored, which a server may do
+/// (section 14.2).
 pub(super) fn wanted(header: Option<&str>, length: u64) -> Wanted {
     let Some((first, last)) = header
         .and_then(|text| text.strip_prefix("bytes="))
@@ -69,7 +69,7 @@ pub(super) fn wanted(header: Option<&str>, length: u64) -> Wanted {
 mod tests {
     use super::*;
 
-    /// RFC 9110, section 14.1.2, has these examples for 10,000 bytes.
+    /// The examples are those of RFC 9110, section 14.1.2, for a file of 10,000 bytes.
     #[test]
     fn the_standards_examples_are_parsed() {
         let part = |first, end| Wanted::Part(Range { first, end });
