@@ -138,7 +138,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Ratio(cpu("receive-1000"), cpu("peer-receive-1000")),
             ),
             median(
-                "receive and send on, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
+                "receive and forward, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
                 "x",
                 0.7,
                 Figure::Ratio(cpu("forward-1000"), cpu("peer-forward-1000")),
@@ -547,12 +547,12 @@ pub(crate) const COMPARISONS: &[Comparable] = &[
         target: "receive only, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
     },
     Comparable {
-        what: "receive and send on, 1000 streams: CPU per packet",
+        what: "receive and forward, 1000 streams: CPU per packet",
         unit: "µs",
         peer: "threadshare 0.15.4",
         theirs: cpu("peer-forward-1000"),
         ours: cpu("forward-1000"),
-        target: "receive and send on, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
+        target: "receive and forward, 1000 streams: CPU per packet compared with gst-plugin-threadshare 0.15.4",
     },
     Comparable {
         what: "transcode and send, 1000 streams: CPU per packet",
