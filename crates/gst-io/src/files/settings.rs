@@ -193,7 +193,7 @@ impl DiskSettings {
                 .build(),
             glib::ParamSpecUInt64::builder("buffer-max-bytes")
                 .nick("Most bytes")
-                .blurb("Maximum number of bytes that all files of the context together queue for the disk. While files of the context are open, the value of the first one applies")
+                .blurb("Maximum number of bytes that all files of the context together queue for the disk. If elements of the context set different values, the value of the element that opened a file first applies until all files of the context are closed")
                 .default_value(BUFFER_BYTES_MAX)
                 .mutable_ready()
                 .build(),
