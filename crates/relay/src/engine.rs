@@ -116,7 +116,7 @@ pub enum CreateError {
     },
     /// The call's legs are on shared ports that are read by different threads.
     #[error(
-        "different threads read the shared ports {first} and {other}; the ports of a call must be read by one thread"
+        "different threads read the shared ports {first} and {other}; expected one thread for all ports of a call"
     )]
     Shards {
         /// A leg's shared port.
@@ -137,7 +137,7 @@ pub enum CreateError {
     },
     /// All threads are late.
     #[error(
-        "all threads are late, the best of them by {lateness:?}; the limit is {lateness_max:?} (lateness_max)"
+        "every thread is late by at least {lateness:?}; the limit is {lateness_max:?} (lateness_max)"
     )]
     Late {
         /// Lateness of the thread that is least late.

@@ -209,7 +209,7 @@ impl Driver {
         tokio::spawn(async move {
             let is_told = matches!(timeout(KEPT_TIME_MAX, asked).await, Ok(Ok(_)));
             if !is_told {
-                tracing::warn!(service = %name, "the next node did not confirm the calls of a service; it will read them from etcd");
+                tracing::warn!(service = %name, "the next node did not confirm the calls of a service; that node will read them from etcd");
             }
             let result = match (is_told, leaving.is_last) {
                 (true, true) => SendResult::All,

@@ -50,7 +50,9 @@ pub enum SocketError {
     },
     #[error("multicast-iface: network interface '{name}' not found (see `ip link`)")]
     UnknownInterface { name: String },
-    #[error("RTCP needs a port above {port}: set rtcp-port or rtcp-mux")]
+    #[error(
+        "there is no free port for RTCP directly above RTP port {port}: set rtcp-port or rtcp-mux"
+    )]
     NoRtcpPort { port: u16 },
     #[error("the socket given by property is closed (see close-socket)")]
     Closed,
