@@ -6,11 +6,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use threadbare_bench::results::{Frozen, Samples};
 
-/// Sample: the maximum number of buffers for which the output is frozen after an error.
+/// Name of the figure: maximum number of buffers for which the output is frozen after an error.
 pub(crate) const AFTER_ERROR: &str = "fallbackswitch, frozen after an error of its source";
-/// Sample: the maximum number of buffers for which the output is frozen after a stall, minus the timeout.
+/// Name of the figure: maximum number of buffers for which the output is frozen after a stall, minus the timeout.
 pub(crate) const AFTER_STALL: &str =
     "fallbackswitch, frozen after a silent stall, in addition to the timeout";
+/// Name of the figure: number of switches while the jitter is shorter than the timeout.
 pub(crate) const UNDER_JITTER: &str =
     "fallbackswitch, switches with jitter shorter than the timeout";
 

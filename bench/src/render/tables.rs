@@ -73,7 +73,7 @@ const DECIDING: [(&str, &str); 6] = [
         "two stock `rtpbin`s each",
     ),
     (
-        "receive and send on, 1000 streams: CPU per packet",
+        "receive and forward, 1000 streams: CPU per packet",
         "threadshare 0.15.4",
     ),
     (
@@ -221,7 +221,7 @@ fn comparison_line(comparison: &Comparison) -> String {
     )
 }
 
-/// Returns the unit of a row's limit. The unit of threads says that the context's own thread is not counted.
+/// Returns the unit of a row's limit. For threads, the returned text says that the context's own thread is not counted.
 fn limit_unit(row: &Row) -> &str {
     match row.unit.as_str() {
         "threads" => "besides that of the context",
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn readme_has_date_machine_runs_and_results() {
+    fn readme_states_the_machine_and_the_rounds_and_the_results() {
         let text = readme(Some(&results()));
         for part in [
             "2026-01-02 03:04 UTC, commit abc; 2 cores of C, Linux 6, D, G; 3 rounds of 5 s",

@@ -52,8 +52,9 @@ pub(super) struct Rtcp {
 struct Party {
     session: RtcpSession,
     gateway: SocketAddr,
-    /// Number of sent packets that the session does not know yet. The next field contains the timestamp and the send time of the last one.
+    /// Number of sent packets that the session does not know yet.
     unreported: u32,
+    /// Timestamp and send time of the last sent packet.
     last: (u32, u64),
     /// Number of RTP packets received from the gateway.
     came: u32,
@@ -63,9 +64,9 @@ struct Party {
     jitter: Jitter,
     /// The last packets, in the order of sending, each with the bounds of the jitter after it.
     jitters: VecDeque<(u32, RangeInclusive<f32>)>,
-    /// Number of sender reports of the party. The next field is for the last two of them: the middle bits of the NTP time, and the send
-    /// time.
+    /// Number of sender reports of the party.
     sender_reports: u32,
+    /// For each of the party's last two sender reports, latest first: the middle bits of the NTP time, and the send time.
     last_sender_reports: VecDeque<(u32, u64)>,
     has_report: bool,
     has_bye: bool,

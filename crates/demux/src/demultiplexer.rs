@@ -465,7 +465,7 @@ where
         }
     }
 
-    /// Ends a batch. Returns `true` if there is more work at once.
+    /// Ends a batch. Returns `true` if there is more work to do immediately.
     fn end_batch(&mut self) -> bool {
         let mut unflushed = std::mem::take(&mut self.unflushed);
         for index in unflushed.drain(..) {

@@ -28,7 +28,7 @@ fn two_hours_of_duplicates_losses_and_sources_allocate_nothing() {
         }
         let now_ns = 1_000 * MS + u64::from(n) * 20 * MS;
         let lost = n % 17 == 0;
-        // Use another source sometimes, and arbitrary values.
+        // The SSRC changes now and then, and some packets have an arbitrary number and SSRC.
         let ssrc = Ssrc(n / 10_000);
         let stray = n.is_multiple_of(97).then_some((n * 7919, Ssrc(n)));
         let packets = [Some((n, ssrc)), Some((n, ssrc)), stray];

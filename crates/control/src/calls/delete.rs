@@ -46,8 +46,7 @@ impl<'a> Chosen<'a> {
         };
         if let Some(branch) = self.branch {
             let found = places(&|one| one.has_branch(branch));
-            // If the branch is unknown and there is no tag, the request does not mean the whole call, because some proxies name a failed
-            // branch in this way.
+            // Some proxies delete a failed branch by an unknown branch and without a tag. So such a request does not mean the whole call.
             if !found.is_empty() || self.from.is_none() {
                 return found;
             }

@@ -134,8 +134,8 @@ pub(super) fn handle_answer<P>(
     Ok(with_sdp(&sdp, warnings))
 }
 
-/// Carries out the answer to the last offer of this dialog, whose author is `author`. `tag` is the answerer's. Returns the description for
-/// the author.
+/// Carries out the answer to the last offer of the dialog at index `at`. The party `author` made that offer; `tag` is the tag of the
+/// party that answers. Returns the description for `author`.
 pub(super) fn finish_answer<P>(
     calls: &mut Calls<P>,
     now_ns: u64,

@@ -162,10 +162,11 @@ struct CallArgs {
     /// Measure the loudness of each party. It takes CPU time, because all audio is decoded
     #[arg(long)]
     meter: bool,
-    /// Addresses that get no media; may be repeated. Services of this machine never get media
+    /// Network that gets no media; may be repeated. Services of this machine never get media
     #[arg(long, value_name = "NETWORK")]
     media_deny: Vec<Network>,
-    /// Addresses that get media in spite of --media-deny, and loopback addresses that get media; may be repeated
+    /// Network that gets media although --media-deny, or a default rule (against loopback addresses and media ports of
+    /// other interfaces), forbids it; may be repeated
     #[arg(long, value_name = "NETWORK")]
     media_allow: Vec<Network>,
     /// Network device on which packets of calls bypass the sockets (XDP); may be repeated

@@ -189,7 +189,7 @@ impl Stream {
     /// Notes that everything in this span up to a time has been decided.
     fn come_to(&mut self, time_ns: u64, span: &Span) {
         let time_ns = match span.media {
-            // A later buffer may start earlier.
+            // A buffer that arrives later may have an earlier start time.
             Media::Coded => span.order_ns,
             Media::Audio | Media::Video => time_ns,
         };

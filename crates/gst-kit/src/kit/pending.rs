@@ -153,8 +153,8 @@ impl Pending {
             && (self.error.is_some() || self.waits.iter().any(|(hold, _)| *hold == Hold::Source))
     }
 
-    /// Ends the source's wait, for a flush. Futures that only need to be driven stay. If the sink of such a future flushes, too,
-    /// the sink ends the future itself.
+    /// Ends the source's wait, for a flush. Futures that only need to be driven are kept. If the flush also reaches the sink that
+    /// left such a future, that sink ends the future.
     pub fn release(&mut self) {
         self.waits.retain(|(hold, _)| *hold == Hold::Nobody);
         self.error = None;

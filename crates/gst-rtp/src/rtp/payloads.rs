@@ -34,7 +34,7 @@ fn make(clock_rate_hz: Option<u32>, accepted: PayloadTypes) -> Result<PayloadMap
     }
 }
 
-/// Applies the clock rate of the caps: if there are caps, the user has decided how packets are read.
+/// Replaces codec and clock rate of `payload` if caps give a clock rate. The user has set these caps, so they take precedence.
 fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     match clock_rate_hz {
         Some(clock_rate_hz) => Payload {

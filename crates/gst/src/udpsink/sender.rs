@@ -144,7 +144,7 @@ impl Sender {
             let outcome = match pieces(&run[0]).send(udp, &first.raw, || *errors += 1) {
                 Ok(_) => 0,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return 0,
-                // Errors such as a missing route or a packet that is too large count for this client, and do not stop the sink.
+                // Errors such as a missing route or an oversized packet are counted for this client; they do not stop the sink.
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
             };
             self.note(run[0], outcome, pieces(&run[0]).len());

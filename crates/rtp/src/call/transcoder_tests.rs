@@ -253,7 +253,7 @@ fn digits_and_noise_pass_between_the_audio() {
 }
 
 #[test]
-fn next_sender_continues_after_the_last_one() {
+fn packets_of_a_new_sender_continue_the_numbers_of_the_previous_sender() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let mut second = packet(9, 70_000, 0, &[0; 160]);
     second[8] = 1;

@@ -511,7 +511,7 @@ impl RtcpSession {
         }
     }
 
-    /// Notes a packet that was sent with `ssrc`. This is for packets whose SSRC another part of the program chooses, such as a payloader.
+    /// Notes a packet that was sent with `ssrc`. Use this if another part of the program, such as a payloader, chooses the SSRC of packets.
     /// The reports change to another SSRC when two consecutive packets have it, and never return to an earlier one. So if two streams
     /// alternate, the reports stay with one of them. The reports also never use an SSRC that was given up in a collision.
     #[inline]

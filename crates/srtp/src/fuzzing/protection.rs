@@ -120,7 +120,7 @@ impl Pair {
         if self.is_settled != [true; 2] {
             return;
         }
-        // The numbers of the party continue, too, because earlier packets have arrived by now or never will.
+        // The receiving side also continues at its saved numbers: packets with lower numbers have arrived by now, or never will.
         for (side, rtcp_packets) in self.sides.iter_mut().zip([packets, 0]) {
             let before = side.snapshot();
             let unsaved = Unsaved {

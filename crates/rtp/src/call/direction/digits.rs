@@ -104,7 +104,8 @@ impl Direction {
         if !self.tone.is_on {
             return; // the packet only repeats the end
         }
-        // Each packet pays at most for the time since the previous one, even if it claims a longer tone. That time includes lost packets.
+        // A packet adds at most the time since the previous packet to the budget, even if it claims a longer tone. If packets were lost in
+        // between, this time is longer.
         let passed_ns = out.now_ns.saturating_sub(self.keys.paid_ns);
         self.keys.paid_ns = out.now_ns;
         let earned_ns = passed_ns.min(KEY_NS_MAX);

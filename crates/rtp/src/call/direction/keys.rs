@@ -16,7 +16,7 @@ pub(super) struct Keys {
     pub(super) is_pressed: bool,
     /// Time at which the pressed digit ends if no more packets of it arrive.
     pub(super) over_ns: u64,
-    /// Time at which a packet of the digit last paid for its tone.
+    /// Time at which a packet of the digit last added to the budget for its tone.
     pub(super) paid_ns: u64,
     /// Whether the party's digits are blocked.
     pub(super) is_blocked: bool,
