@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_excuses_only_losses_and_reports() {
+    fn a_busy_machine_excuses_only_lost_packets_and_missing_reports() {
         let busy = |starved_ms| {
             let mut report = Report {
                 lost: 3,

@@ -415,7 +415,7 @@ fn with_drop_on_latency_the_oldest_is_dropped() {
     for seq in 150..160_u16 {
         outputs.extend(bed.arrive(A, seq, u32::from(seq) * 160));
     }
-    // Only the last 100 ms of them stay.
+    // Only packets of the last 100 ms are still held.
     assert_eq!(bed.buffer.held_packets(), 6);
     assert_eq!(outputs[0], "145", "was due anyway");
     assert!(
@@ -505,7 +505,7 @@ fn adaptive_latency_covers_the_jitter() {
 }
 
 #[test]
-fn undrained_buffer_loses_only_packets() {
+fn a_buffer_that_was_not_drained_drops_packets_and_then_works_again() {
     let mut bed = Bed::in_order(100);
     for seq in 0..1_000_u16 {
         bed.hand_in(A, seq, u32::from(seq) * 160, false);
@@ -644,9 +644,9 @@ fn two_forged_packets_cost_half_a_second() {
     assert!(outputs.ends_with(&["198".into(), "199".into()]));
 }
 
-/// In the mode for callers whose socket may still hold the missing packet, only such losses are delayed.
+/// The caller's socket may still hold the missing packet. So `poll_before_loss` does not report the loss, but it returns other outputs.
 #[test]
-fn only_losses_wait_for_packets_that_the_socket_may_still_hold() {
+fn a_missing_packet_is_not_reported_as_lost_before_the_socket_is_drained() {
     let mut bed = Bed::in_order(0);
     bed.stream(0, 2);
     bed.hand_in(A, 3, 3 * 160, false);

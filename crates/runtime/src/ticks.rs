@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_late_by_less_than_a_period_moves_the_grid_only_with_delay() {
+    fn a_tick_late_by_less_than_a_period_delays_later_ticks_only_in_mode_delay() {
         for (missed, next_ns) in [
             (MissedTicks::Burst, 20),
             (MissedTicks::Delay, 29),

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_found_in_code_and_macros_only() {
+    fn words_are_found_only_in_code_and_macros() {
         let source = "// unsafe\nfn f() {\n  let s = \"unsafe\";\n  m!({ unsafe { g() } });\n}\n";
         assert_eq!(lines_with(source, &["unsafe"]), Ok(vec![4]));
         assert_eq!(lines_with("fn unsafe_code() {}", &["unsafe"]), Ok(vec![]));

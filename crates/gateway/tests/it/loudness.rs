@@ -239,7 +239,7 @@ fn the_table_has_a_line_for_each_file_and_one_for_all() {
     assert!(output.stderr.is_empty(), "no bar without a terminal");
 }
 
-/// Returns the message about a file that cannot be measured, next to one that can.
+/// Measures a bad and a good file in one run, and returns the message about the bad one.
 fn complaint(good: &Path, bad: &Path) -> String {
     let output = loudness(&[&"--json", &bad, &good]);
     assert_eq!(output.status.code(), Some(1));

@@ -172,23 +172,23 @@ fn beside_loudgain(name_end: &str, scheme: &str, gains: [&str; 2], unit_db: f64)
 const REPLAYGAIN: [&str; 2] = ["REPLAYGAIN_TRACK_GAIN", "REPLAYGAIN_ALBUM_GAIN"];
 
 #[test]
-fn flac_gets_loudgains_gains_and_no_other_change() {
+fn flac_tags_get_the_gains_that_loudgain_writes_and_nothing_else_changes() {
     beside_loudgain("flac", "replaygain", REPLAYGAIN, 1.0);
 }
 
 #[test]
-fn vorbis_gets_loudgains_gains_and_no_other_change() {
+fn vorbis_tags_get_the_gains_that_loudgain_writes_and_nothing_else_changes() {
     beside_loudgain("ogg", "replaygain", REPLAYGAIN, 1.0);
 }
 
 #[test]
-fn mp3_gets_loudgains_gains_and_no_other_change() {
+fn mp3_tags_get_the_gains_that_loudgain_writes_and_nothing_else_changes() {
     beside_loudgain("mp3", "replaygain", REPLAYGAIN, 1.0);
 }
 
 /// The gains of Opus are in 1/256 dB (RFC 7845, section 5.2.1).
 #[test]
-fn opus_gets_loudgains_gains_and_no_other_change() {
+fn opus_tags_get_the_gains_that_loudgain_writes_and_nothing_else_changes() {
     let gains = ["R128_TRACK_GAIN", "R128_ALBUM_GAIN"];
     beside_loudgain("opus", "r128", gains, 1.0 / 256.0);
 }

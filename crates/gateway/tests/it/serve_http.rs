@@ -22,7 +22,7 @@ fn token_file(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn with_a_token_only_health_requests_need_no_token() {
+fn if_a_token_is_set_only_health_requests_and_files_of_the_page_need_none() {
     let (_folder, path) = token_file("0123456789abcdef-x\n");
     let mut relay = Relay::start(&["--http-token-file", path.to_str().expect("UTF-8")]);
     for path in ["/healthz", "/readyz"] {

@@ -805,7 +805,7 @@ fn source_starts_at_an_earlier_seek_position() {
 }
 
 #[test]
-fn a_source_seeks_in_bytes_after_its_end() {
+fn a_source_that_has_ended_can_still_seek_in_bytes() {
     let folder = folder();
     let path = folder.path().join("a");
     let all = pattern(100_000);

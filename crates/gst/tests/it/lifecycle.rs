@@ -153,7 +153,7 @@ fn properties_and_defaults_stay_compatible_with_existing_pipelines() {
             if !value.type_().is_a(glib::Type::ENUM) {
                 assert_eq!(written(&value), *default, "{factory} {name}");
             }
-            // The default by introspection is the value of a new element.
+            // The default that introspection reports for a property is the value that a new element has.
             if !matches!(*name, "used-socket" | "used-socket-v6") {
                 let told = spec.default_value();
                 let differs = value.compare(told).is_some_and(|order| order.is_ne());

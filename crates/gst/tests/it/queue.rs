@@ -204,7 +204,7 @@ fn lowering_a_threshold_releases_queued_buffers() {
 }
 
 #[test]
-fn query_after_buffers_below_the_threshold_is_answered() {
+fn a_query_is_answered_although_the_queue_is_below_its_threshold() {
     let line = format!("ts-queue context={} min-threshold-buffers=3", context());
     let rig = Rig::new(&line, gst::State::Playing);
     rig.push(numbered(7)).unwrap();

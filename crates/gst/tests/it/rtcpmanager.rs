@@ -398,7 +398,7 @@ fn packets_refused_by_the_session_are_dropped() {
 }
 
 #[test]
-fn events_and_queries_pass_with_the_rtp_of_their_session_only() {
+fn events_and_queries_pass_only_through_the_rtp_pads_of_their_session() {
     let manager = manager("");
     let [one, two] = [0, 1].map(|id| request(&manager, &format!("recv_rtp_sink_{id}")));
     let [of_one, of_two] =
@@ -448,7 +448,7 @@ fn stop_sends_a_bye_and_start_joins_again() {
 }
 
 #[test]
-fn reports_continue_after_a_rejected_one() {
+fn reports_continue_after_downstream_rejected_some() {
     use gst::FlowError::{Eos, Error, Flushing, NotLinked};
     let manager = manager(&format!("context={}", context()));
     let rtcp = request(&manager, "send_rtcp_src_0");

@@ -98,7 +98,7 @@ fn packets_are_pushed_once_in_order_with_caps_and_times() {
 }
 
 #[test]
-fn loss_is_one_event_and_a_gap_after_a_stock_depayloader() {
+fn loss_is_one_event_and_a_stock_depayloader_turns_it_into_a_gap() {
     let pipe = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} latency=10 clock-skew=none ! tee name=t \
          t. ! fakesink name=sink sync=false async=false \

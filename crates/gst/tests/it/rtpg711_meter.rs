@@ -70,7 +70,7 @@ const READINGS: [&str; 5] = [
 ];
 
 #[test]
-fn the_meter_measures_like_a_meter_after_stock_elements() {
+fn the_meter_measures_the_same_as_ebur128level_behind_stock_elements() {
     for (ours, theirs) in [
         ("encoding-name=PCMA", "alawenc ! alawdec"),
         ("encoding-name=PCMU", "identity"),

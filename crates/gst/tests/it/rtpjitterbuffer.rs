@@ -393,7 +393,7 @@ fn after_a_step_packets_are_in_time_and_no_later_than_of_the_stock_element() {
                 let ours = run_step(OURS, step);
                 let stock = run_step("rtpjitterbuffer", step);
                 assert!(ours.pushed >= stock.pushed, "{step:?}: {ours:?} {stock:?}");
-                // A sink plays a packet up to the latency of 100 ms after its time.
+                // A sink still plays a packet that is late by no more than the latency, 100 ms.
                 let path = PATH.saturating_add_signed(by) as f64;
                 assert!(
                     ours.delay + 100.0 >= path,

@@ -761,7 +761,7 @@ fn no_stream_waits_for_an_unlinked_stream() {
     assert!(record.is_recording());
     other.feed.unlink(&other.sink).unwrap();
     assert!(!record.is_recording());
-    // The source of that stream does not wait either.
+    // A source that waits in that stream stops waiting when it is unlinked.
     other.feed.link(&other.sink).unwrap();
     other.open(&audio_caps());
     let waits = other.push_and_wait(buffer(50, 60));

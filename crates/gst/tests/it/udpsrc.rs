@@ -482,7 +482,7 @@ fn gio_socket(address: &str) -> gio::Socket {
 }
 
 #[test]
-fn a_given_socket_is_used_and_closed_only_if_configured() {
+fn a_given_socket_is_used_and_stays_open_unless_close_socket_is_set() {
     for close in [true, false] {
         let socket = gio_socket("127.0.0.1");
         let pipe = Pipe::parse(&format!(

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_calls_end_with_the_outermost() {
+    fn denormals_stay_zero_until_the_outermost_of_nested_calls_returns() {
         with_denormals_flushed(|| {
             let inside = half_of_the_least();
             with_denormals_flushed(|| ());

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn key_from_random_bytes_takes_only_its_length() {
+    fn key_from_random_bytes_uses_only_as_many_bytes_as_the_suite_needs() {
         let random = std::array::from_fn(|at| at as u8 + 1);
         for suite in Suite::ALL {
             let key = MasterKey::from_random(suite, &random);

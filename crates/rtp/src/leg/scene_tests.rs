@@ -239,7 +239,7 @@ fn flood_of_strangers_does_not_starve_the_party() {
 
 /// Packets that arrive between offer and answer get their times from the kernel, and are read after the answer.
 #[test]
-fn packets_from_before_the_answer_are_not_learned() {
+fn the_address_of_packets_from_before_the_answer_is_not_learned() {
     for learn in all_ways() {
         let mut scene = Scene::of(PARTY, learn);
         scene.now_ns = 1000 * MS;

@@ -25,7 +25,7 @@ fn a_sender_is_accepted_after_two_packets_and_both_are_heard() {
 }
 
 #[test]
-fn stranger_is_only_counted() {
+fn packets_of_strangers_are_counted_and_not_heard() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 10);

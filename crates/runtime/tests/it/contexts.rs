@@ -300,7 +300,7 @@ fn allowed_cpus() -> CpuSet {
 }
 
 #[test]
-fn a_contexts_threads_run_on_its_cpus_only() {
+fn a_contexts_threads_run_only_on_the_cpus_of_the_context() {
     let all = allowed_cpus();
     let one = (0..1024).find(|cpu| all.contains(*cpu)).expect("a CPU");
     let asked = Settings {

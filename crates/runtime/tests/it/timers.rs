@@ -61,7 +61,7 @@ fn a_timer_in_the_past_fires_once() {
 }
 
 #[test]
-fn a_timer_that_moves_later_fires_only_then() {
+fn a_timer_that_is_moved_later_does_not_fire_at_its_earlier_time() {
     for wait_ms in [0, 5] {
         let (_context, shard) = shard(wait_ms);
         let (agent, fired) = timed(&shard);

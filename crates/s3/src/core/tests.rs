@@ -441,7 +441,7 @@ fn upload_of_an_earlier_process_is_resumed() {
 }
 
 #[test]
-fn an_upload_whose_parts_are_all_stored_is_only_completed() {
+fn resuming_an_upload_whose_parts_are_all_stored_uploads_no_part_again() {
     let done = BTreeMap::from([(
         1,
         DonePart {

@@ -573,7 +573,7 @@ mod tests {
 
     /// A re-INVITE brings a new key, and the process ends before the next state is saved.
     #[test]
-    fn indices_of_a_newer_key_continue_after_the_older() {
+    fn indices_of_a_newer_key_continue_after_those_of_the_older_key() {
         let mut state = media(audio(SUITE));
         let before = state.clone();
         let newer = SrtpKeys {

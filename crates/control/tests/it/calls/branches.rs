@@ -58,7 +58,7 @@ fn after_deleting_one_branch_the_other_branches_can_be_answered() {
 }
 
 #[test]
-fn unanswered_branches_end_after_the_call() {
+fn unanswered_branches_are_deleted_three_minutes_after_the_answered_branch() {
     let mut bench = forked();
     delete(&mut bench, &[("from-tag", "a"), ("to-tag", "b2")]);
     bench.advance(181 * S);

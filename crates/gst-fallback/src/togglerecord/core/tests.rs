@@ -185,7 +185,7 @@ fn a_coded_stream_passes_whole_buffers_from_a_keyframe_on() {
 
 /// In decoding order, the keyframe that ends a recording comes before some pictures that are shown before it.
 #[test]
-fn pictures_in_another_order_are_recorded_up_to_the_end() {
+fn pictures_that_are_decoded_after_the_ending_keyframe_but_shown_before_it_are_recorded() {
     let mut bench = bench(true, true);
     for other in [AUDIO, OTHER] {
         bench.core.handle_eos(0, other);

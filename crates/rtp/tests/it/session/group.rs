@@ -268,7 +268,7 @@ fn forty_sources_are_reported_in_turn() {
 }
 
 #[test]
-fn without_bandwidth_nothing_is_sent_but_silent_members_time_out() {
+fn without_bandwidth_nothing_is_sent_and_silent_members_still_time_out() {
     let mut session = RtcpSession::new(
         0,
         Config {
