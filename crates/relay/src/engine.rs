@@ -34,7 +34,8 @@ pub struct Settings {
     pub threads: threadbare_runtime::Settings,
     /// Maximum number of calls.
     pub calls_max: u64,
-    /// Lateness of slices above which new calls are refused, if all threads exceed it. `None`: calls are never refused for lateness.
+    /// A new call is refused if the slices of the thread that would get it are later than this. `None`: calls are never refused for
+    /// lateness.
     pub lateness_max: Option<Duration>,
     /// Whether asynchronous orders (to create or drop calls, and commands) wait for the next slice, in which packets are read too. With
     /// this, a thread is not woken for each of many short calls.
@@ -135,12 +136,12 @@ pub enum CreateError {
         /// The limit.
         calls_max: u64,
     },
-    /// All threads are late.
+    /// The thread that would get the call is late.
     #[error(
-        "every thread is late by at least {lateness:?}; the limit is {lateness_max:?} (lateness_max)"
+        "the thread for the call is late by {lateness:?}; the limit is {lateness_max:?} (lateness_max)"
     )]
     Late {
-        /// Lateness of the thread that is least late.
+        /// Lateness of this thread.
         lateness: Duration,
         /// The limit.
         lateness_max: Duration,
