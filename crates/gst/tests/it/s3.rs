@@ -193,7 +193,7 @@ fn errors_are_reported_before_the_first_data() {
         ),
         (
             with("ssl-ca-file=/dev/null"),
-            "ssl-ca-file=/dev/null: no certificates",
+            "ssl-ca-file=/dev/null: the file has no certificates",
         ),
         (with("spool=/dev/null/x"), "spool=/dev/null/x: "),
         (
