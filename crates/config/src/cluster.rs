@@ -35,7 +35,7 @@ pub struct ClusterSpec {
     pub on_isolation: OnIsolation,
     /// File with the key that all nodes share. The key protects requests for calls. `None`: this node does not share its calls.
     pub key_file: Option<PathBuf>,
-    /// What the node does with new calls while etcd does not answer.
+    /// The treatment of new calls while etcd does not answer.
     pub calls_on_isolation: CallsOnIsolation,
     /// Addresses of this node's calls. When the node ends, another node takes over the addresses and the calls. If the list is empty, calls
     /// end with the node.
@@ -45,7 +45,7 @@ pub struct ClusterSpec {
     pub service_program: Option<PathBuf>,
 }
 
-/// What a node does with new calls, and with requests for calls of other nodes, while etcd does not answer.
+/// The treatment of new calls, and of requests for calls of other nodes, while etcd does not answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallsOnIsolation {
     /// It refuses them.
@@ -171,7 +171,7 @@ pub struct Placement {
     pub prefer: Vec<Arc<str>>,
     /// Nodes with one of these labels are chosen last.
     pub avoid: Vec<Arc<str>>,
-    /// What the node does with the stream while it cannot reach etcd.
+    /// The treatment of the stream while the node cannot reach etcd.
     pub on_isolation: OnIsolation,
 }
 

@@ -318,7 +318,7 @@ impl FileTable {
         let (root, entry) = match found {
             Some(found) if found.1.state != RecordingState::Running => found,
             other => {
-                // This fails if nobody waits for the answer.
+                // This fails if the caller no longer waits for the answer.
                 let _ = tell.send(other.map_or(Deleted::Unknown, |_| Deleted::Grows));
                 return;
             }
@@ -459,7 +459,7 @@ impl FileTable {
                 tell,
             } => {
                 let deleted = self.note_deleted(&root, id, result);
-                // This fails if nobody waits for the answer.
+                // This fails if the caller no longer waits for the answer.
                 let _ = tell.send(deleted);
             }
             What::Beside(Ok(())) | What::Swept => {}

@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A call that returns each datagram. It also sends one of its own to an unused address every 20 ms.
+/// A call that returns each datagram. It also sends another packet to an unused address every 20 ms.
 struct Echo {
     bytes: [u8; 256],
     len: usize,
@@ -375,7 +375,7 @@ fn listeners_cost_no_allocations() {
     }
     let allocated = OWN_ALLOCATIONS.get() - before;
     assert_eq!(allocated, 0);
-    // This is all audio except for what is in the jitter buffer, and an incomplete portion.
+    // This is all audio except for the packets in the jitter buffer and an incomplete portion.
     assert!(taken.len() > 400 * 160, "{}", taken.len());
     assert_eq!(takes.missed_ns(), 0);
 }

@@ -7,7 +7,7 @@ use crate::sdp::Codec;
 
 use super::offer::{Offer, Offered, is_supported};
 
-/// What happens to the packets of a codec.
+/// The treatment of the packets of a codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
     /// The packets are forwarded unchanged, with this payload type.
@@ -25,7 +25,7 @@ pub enum Then {
 pub struct Route {
     /// The codec, with the number of the arriving packets.
     pub received: Codec,
-    /// What happens to the packets.
+    /// The treatment of the packets.
     pub then: Then,
 }
 

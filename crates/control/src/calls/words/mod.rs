@@ -29,9 +29,9 @@ pub enum Place {
 /// How a word is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// The word has its documented effect, except for what the remark says.
+    /// The word has its documented effect, apart from the exception in the remark.
     Done,
-    /// The word has no effect, and nobody hears a difference.
+    /// The word has no effect, and the media are the same without it.
     Ignored,
     /// The word has no effect, and the remark is a warning in the reply.
     Warned,
