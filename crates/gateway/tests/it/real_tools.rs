@@ -197,7 +197,8 @@ fn tshark_reads_the_recorded_packets_of_streams() {
         ];
         let said = tshark(pcap, &[&["-d", port.as_str()], &fields[..]].concat());
         let source = from.local_addr().expect("bound").port();
-        let lines = (1..=50).map(|number| {
+        // The first packet only makes its sender a candidate (docs/gateway.md, "Who is heard").
+        let lines = (2..=50).map(|number| {
             let bytes = payload(number).map(|byte| format!("{byte:02x}")).concat();
             format!("{source}\t{}\t{number}\t{bytes}\n", listen.port())
         });

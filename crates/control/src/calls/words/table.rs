@@ -124,7 +124,7 @@ pub const WORDS: &[Word] = &[
     ignored(Flag, "block-short-packets", ""),
     ignored(Flag, "debug", ""),
     ignored(Flag, "debugging", ""),
-    ignored(Flag, "detect-DTMF", "digits are detected if a side has no telephone events"),
+    ignored(Flag, "detect-DTMF", "with or without this flag, digits are detected if a side has no telephone events"),
     done(Flag, "discard-recording", ""),
     ignored(Flag, "early-media", "there is no audio player"),
     refused(Flag, "exclude-recording", "each recording has both parties"),
