@@ -177,7 +177,9 @@ fn tshark_reads_the_recorded_packets_of_streams() {
     }
     // A packet that was sent on has passed the recording.
     for (_, to, _) in &streams {
-        (1..=50).for_each(|_| drop(to.recv(&mut [0; 2048]).expect("a packet in time")));
+        for _ in 1..=50 {
+            to.recv(&mut [0; 2048]).expect("a packet in time");
+        }
     }
     running.signal(Signal::SIGTERM);
     running.wait_for("stopped");
