@@ -48,7 +48,7 @@ pub(super) struct Route {
     pub(super) place: Range<usize>,
 }
 
-/// What a port is used for.
+/// The use of a port.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Rtp,

@@ -129,7 +129,7 @@ pub struct Limits {
     pub cpu_percent: u32,
 }
 
-/// Time-outs in seconds. 0: there is no time-out. The value 0 of the delay means that there is no delay.
+/// Time-outs in seconds; 0 switches a time-out off. `delete_delay_s` is a delay; with 0, the call ends at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Time after which a call without media ends.

@@ -48,7 +48,7 @@ pub(super) fn check(
     SrtpSpec { input, output }
 }
 
-/// Returns the key of a fallback. If it has no key of its own, it is that of the stream's sender.
+/// Returns the key of a fallback: the key in its table, or else the key of the stream's sender.
 pub(super) fn of_fallback(
     checker: &mut Checker<'_>,
     raw: &RawFallback,

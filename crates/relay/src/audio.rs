@@ -14,7 +14,7 @@ use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
 use threadbare_rtp::srtp::{
     Keys, PacketIndex, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover,
-    SourceState, Unsaved,
+    SourceState, UnprotectError, Unsaved,
 };
 use threadbare_runtime::prefetch;
 
@@ -337,14 +337,19 @@ impl AudioSession {
             if let Some(Some(protection)) = self.protections.get_mut(usize::from(leg.0)) {
                 // Refused packets are counted by the protection.
                 let carried = channel.carried(self.session.is_mux(ports), bytes);
-                let Ok(len) = protection.unprotect(now_ns, carried, bytes) else {
-                    let stats = protection.stats();
-                    if (stats.received, stats.unauthentic) == (0, UNAUTHENTIC_MAX) {
-                        self.unauthentic = Some(leg);
+                match protection.unprotect(now_ns, carried, bytes) {
+                    Ok(len) => bytes = &mut bytes[..len],
+                    Err(error) => {
+                        let stats = protection.stats();
+                        // Each such error counts, so this happens once.
+                        let is_forged = matches!(error, UnprotectError::Forged { .. });
+                        if is_forged && (stats.received, stats.unauthentic) == (0, UNAUTHENTIC_MAX)
+                        {
+                            self.unauthentic = Some(leg);
+                        }
+                        return;
                     }
-                    return;
-                };
-                bytes = &mut bytes[..len];
+                }
             }
         }
         let verdict = self

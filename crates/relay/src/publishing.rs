@@ -30,7 +30,7 @@ struct Scores {
 impl Scores {
     fn read(&mut self, quality: Option<&Quality>) -> Option<f64> {
         if let Some(mos) = quality.and_then(|quality| quality.mos) {
-            let sum = (mos.average * mos.samples as f64, mos.samples);
+            let sum = mos.sum();
             let new = sum.1.saturating_sub(self.sum.1);
             if new > 0 {
                 self.latest = Some((sum.0 - self.sum.0) / new as f64);

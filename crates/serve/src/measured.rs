@@ -6,7 +6,7 @@ use threadbare_base::NS_PER_MS;
 use threadbare_relay::{
     AudioSession, AudioStats, ForwardSideStats, ListenerView, Loudness, MediaSession, SenderView,
 };
-use threadbare_rtp::call::{SessionStats, Side};
+use threadbare_rtp::call::Side;
 use threadbare_rtp::quality::{Quality, Range};
 
 /// Statistics of both sides of a stream.
@@ -98,13 +98,8 @@ impl Measured {
     pub(super) fn of(session: &mut MediaSession) -> Measured {
         let sides = match session {
             MediaSession::Audio(media) => {
-                let AudioStats {
-                    session, loudness, ..
-                } = media.stats();
-                Side::BOTH.map(|side| MeasuredSide {
-                    loudness: loudness[side as usize],
-                    ..audio(media, &session, side)
-                })
+                let stats = media.stats();
+                Side::BOTH.map(|side| audio(media, &stats, side))
             }
             MediaSession::Forward(forward) => forward.stats().map(|side| forwarded(&side)),
             MediaSession::Diverted(_) => Default::default(),
@@ -113,10 +108,10 @@ impl Measured {
     }
 }
 
-fn audio(media: &AudioSession, stats: &SessionStats, side: Side) -> MeasuredSide {
+fn audio(media: &AudioSession, stats: &AudioStats, side: Side) -> MeasuredSide {
     let own = media.session().leg(side);
-    let leg = &stats.legs[side as usize];
-    let direction = &stats.directions[side as usize];
+    let leg = &stats.session.legs[side as usize];
+    let direction = &stats.session.directions[side as usize];
     MeasuredSide {
         counts: SideCounts {
             packets: leg.packets,
@@ -137,7 +132,7 @@ fn audio(media: &AudioSession, stats: &SessionStats, side: Side) -> MeasuredSide
         scores: leg.quality.as_ref().map(scores).unwrap_or_default(),
         sender: SenderView::of(own),
         listener: ListenerView::of(own),
-        loudness: None,
+        loudness: stats.loudness[side as usize],
         clock_rate_hz: Some(own.takes().audio().clock_rate_hz),
     }
 }
@@ -153,8 +148,7 @@ fn means(quality: &Quality) -> Means {
 }
 
 fn scores(quality: &Quality) -> (f64, u64) {
-    let of = |mos: Range| (mos.average * mos.samples as f64, mos.samples);
-    quality.mos.map(of).unwrap_or_default()
+    quality.mos.map(|mos| mos.sum()).unwrap_or_default()
 }
 
 fn forwarded(side: &ForwardSideStats) -> MeasuredSide {

@@ -163,19 +163,31 @@ impl Stream {
     }
 }
 
+/// The way of the packets through a stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Direct,
+    /// Back to the sender.
+    Latched,
+    /// From a fallback, which has the stream's key.
+    Fallback,
+    /// From a fallback with a key in its table.
+    FallbackWithKey,
+}
+
 /// Every pair of encrypted and plain sides that the check accepts, forwarded and re-encoded, and back to the sender. The sender has
 /// been sending for hours, so its rollover counter is not zero.
 #[test]
 fn each_side_has_its_own_key() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut config, mut streams) = ("[contexts]\nwait = 5\n".to_owned(), Vec::new());
-    let mut add = |suite: Suite, input: bool, output: bool, codec_out: &str, latched: bool| {
+    let mut add = |suite: Suite, input: bool, output: bool, codec_out: &str, way: Way| {
         let number = streams.len();
         let in_key = input.then(|| key(suite, number as u8 * 2));
         let out_key = output.then(|| key(suite, number as u8 * 2 + 1));
         let is_alaw = codec_out == "PCMA";
         // A party's reports have the key of its media; a party that sends and receives has both.
-        let (from, to) = if latched {
+        let (from, to) = if way == Way::Latched {
             (Party::new(in_key.as_ref(), out_key.as_ref(), is_alaw), None)
         } else {
             let from = Party::new(in_key.as_ref(), in_key.as_ref(), false);
@@ -186,27 +198,45 @@ fn each_side_has_its_own_key() {
             Some(to) => to.rtp.local_addr().expect("bound").to_string(),
             None => "latched".to_owned(),
         };
+        // With a fallback, the stream's own sender is silent.
+        let own = match way {
+            Way::FallbackWithKey | Way::Fallback => SocketAddr::from(([127, 0, 0, 1], free_port())),
+            Way::Direct | Way::Latched => listen,
+        };
         config += &format!(
-            "[[stream]]\nname = \"{number}\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n\
+            "[[stream]]\nname = \"{number}\"\nlisten = \"{own}\"\ndestination = \"{destination}\"\n\
              codec = \"PCMU\"\ncodec-out = \"{codec_out}\"\n"
         );
-        if let Some(key) = &in_key {
+        let of_stream = match way {
+            Way::FallbackWithKey => Some(key(suite, 200)),
+            _ => in_key.clone(),
+        };
+        if let Some(key) = &of_stream {
             config += &setting(folder.path(), "srtp-in-key-file", number, key);
         }
         if let Some(key) = &out_key {
             config += &setting(folder.path(), "srtp-out-key-file", number, key);
+        }
+        if way == Way::Fallback || way == Way::FallbackWithKey {
+            config += &format!("[[stream.fallback]]\nlisten = \"{listen}\"\ntimeout = 200\n");
+        }
+        if let (Way::FallbackWithKey, Some(key)) = (way, &in_key) {
+            config += &setting(folder.path(), "srtp-in-key-file", number + 1000, key);
         }
         streams.push(Stream { listen, from, to });
     };
     for suite in Suite::ALL {
         for (input, output) in [(true, false), (false, true), (true, true)] {
             for codec_out in ["PCMU", "PCMA"] {
-                add(suite, input, output, codec_out, false);
+                add(suite, input, output, codec_out, Way::Direct);
             }
         }
-        add(suite, true, true, "PCMA", true);
+        add(suite, true, true, "PCMA", Way::Latched);
     }
-    add(Suite::AesCm128HmacSha1_80, false, false, "PCMA", true);
+    let suite = Suite::AesCm128HmacSha1_80;
+    add(suite, false, false, "PCMA", Way::Latched);
+    add(suite, true, true, "PCMA", Way::Fallback);
+    add(suite, true, false, "PCMU", Way::FallbackWithKey);
     let (mut running, _folder) = Running::start(&config, &[]);
     running.wait_for("running");
     let begin = Instant::now();

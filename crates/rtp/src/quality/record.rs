@@ -36,6 +36,14 @@ pub struct Range {
     pub samples: u64,
 }
 
+impl Range {
+    /// Returns the sum and the number of the samples.
+    #[must_use]
+    pub fn sum(&self) -> (f64, u64) {
+        (self.average * self.samples as f64, self.samples)
+    }
+}
+
 /// Summary of a call's samples. A field is `None` if it was never measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Quality {

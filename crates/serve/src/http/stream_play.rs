@@ -8,6 +8,7 @@ use serde::Deserialize;
 use threadbare_audio_file::clip::Clips;
 use threadbare_relay::{AudioSession, Commander};
 use threadbare_rtp::call::Clip;
+use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 
 use super::app::{App, Json};
@@ -34,7 +35,8 @@ pub(super) struct StreamPlay {
     responses((status = 204, description = "The file is playable, and its playback starts"),
     (status = 400, body = Problem, content_type = "application/problem+json", description = "The file cannot be played"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json", description = "The stream does not run, or sends no audio that can be encoded")))]
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "The stream does not run, or sends no audio that can be encoded"),
+    (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many files are being read")))]
 pub(super) async fn play(
     State(app): State<App>,
     Path(name): Path<String>,
@@ -45,6 +47,10 @@ pub(super) async fn play(
     if times == 0 {
         return Err(Problem::value("times", "0", "a number from 1"));
     }
+    let _reading = READING.try_acquire().map_err(|_| {
+        let detail = "too many files are being read";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1)
+    })?;
     let file = play.file.clone();
     let read = tokio::task::spawn_blocking(move || Clips::default().get(FilePath::new(&file)));
     let read = read.await.map_err(|error| error.to_string());
@@ -91,6 +97,8 @@ fn session(app: &App, name: &str) -> Result<Commander<AudioSession>, Problem> {
         .ok_or_else(|| stopped(name))
 }
 
+/// Limits the files that are read at once: a decoded file may take hundreds of megabytes.
+static READING: Semaphore = Semaphore::const_new(2);
 const NO_OUTPUT: &str = "it has no `destination`, or forwards packets unchanged because it has no `codec-out` other than `codec`, no `ptime` and no `payload-type`";
 
 fn stopped(name: &str) -> Problem {
