@@ -991,7 +991,8 @@ fn a_regular_stream_may_end_burst_pause_and_move() {
             assert_eq!(number(&next_buffer(&seen)), due);
         }
     };
-    assert!(is_watched(first));
+    // The context watches the socket in its first slice.
+    eventually("it is watched", || is_watched(first));
     until_regular(first);
     // The stream ends, and later begins again.
     eventually("it is watched", || is_watched(first));
