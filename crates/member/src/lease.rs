@@ -114,11 +114,6 @@ fn write_record(member: &mut Member, now_ns: u64, what: What, condition: Compare
     };
     let put = Operation::Put(own_key(member), Value::Node(record));
     let id = member.commit(now_ns, what, vec![condition], vec![put]);
-    // Use only a third of the time, which leaves time for a second request.
-    let until_ns = now_ns + member.settings.timing.valid_ns / 3;
-    if let Some(request) = member.requests.get_mut(&id) {
-        request.until_ns = request.until_ns.min(until_ns);
-    }
     match &mut member.standing {
         Standing::Out { asked, .. } => *asked = Some(id),
         Standing::In(lease) => (lease.asked, lease.beat) = (Some(id), beat),

@@ -47,7 +47,7 @@ pub use self::keys::{
 use self::lease::Standing;
 use self::nodes::Nodes;
 pub use self::store::{Compare, Entry, Operation, Outcome, Reply, RequestId, Transaction};
-use self::store::{Request, What};
+use self::store::{Request, Requests, What};
 use self::streams::Tracked;
 
 /// A node's settings in its cluster.
@@ -167,7 +167,7 @@ pub struct Member {
     is_synced: bool,
     /// Revision of the store that the view shows.
     revision: Revision,
-    requests: BTreeMap<RequestId, Request>,
+    requests: Requests,
     next_request: u64,
     /// Streams that are being handed over, and streams for which another node would be better.
     moving: BTreeSet<StreamName>,
@@ -200,7 +200,7 @@ impl Member {
             dirty: BTreeSet::new(),
             is_synced: false,
             revision: Revision::ABSENT,
-            requests: BTreeMap::new(),
+            requests: Requests::default(),
             next_request: 0,
             moving: BTreeSet::new(),
             wishes: BTreeMap::new(),
@@ -262,7 +262,7 @@ impl Member {
 
     /// Handles an answer of the store.
     pub fn handle_reply(&mut self, now_ns: u64, reply: Reply) {
-        let Some(request) = self.requests.remove(&reply.id) else {
+        let Some(request) = self.requests.remove(reply.id) else {
             return;
         };
         match &request.what {
@@ -334,7 +334,7 @@ impl Member {
     /// Returns the time at which to call [`Member::handle_timeout`].
     #[must_use]
     pub fn next_timeout(&self) -> u64 {
-        let requests = self.requests.values().map(|request| request.until_ns);
+        let requests = self.requests.next_ns().into_iter();
         let own = lease::next_renewal(self)
             .into_iter()
             .chain(self.ledger.next_ns());
@@ -497,10 +497,16 @@ impl Member {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let transaction = Transaction { id, when, then };
+        let timing = &self.settings.timing;
+        let wait_ns = match what {
+            // Use only a third of the time, which leaves time for a second request.
+            What::Join | What::Renew => timing.request_ns.min(timing.valid_ns / 3),
+            What::Bury(_) | What::Stream(_) | What::Call(_) => timing.request_ns,
+        };
         let request = Request {
             what,
             sent_ns: now_ns,
-            until_ns: now_ns + self.settings.timing.request_ns,
+            until_ns: now_ns + wait_ns,
             transaction: transaction.clone(),
         };
         self.requests.insert(id, request);
@@ -511,19 +517,10 @@ impl Member {
     /// Repeats transactions that were not answered. A transaction may have taken effect without an answer. This does no harm: a
     /// repeated transaction takes effect at most once, because the first one has changed the revision that it compares.
     fn ask_again(&mut self, now_ns: u64) {
-        let late: Vec<RequestId> = self
-            .requests
-            .iter()
-            .filter(|(_, request)| request.until_ns <= now_ns)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in late {
-            let Some(Request {
+        for (id, request) in self.requests.take_late(now_ns) {
+            let Request {
                 what, transaction, ..
-            }) = self.requests.remove(&id)
-            else {
-                continue;
-            };
+            } = request;
             match what {
                 What::Join | What::Renew => lease::renewal_is_late(self, now_ns, id),
                 What::Bury(name) => self.nodes.set_asked(&name, false),

@@ -1,5 +1,7 @@
 //! Requests to the store, and its answers. They correspond to etcd's KV service.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::keys::{CallName, Key, NodeName, Revision, StreamName, Value};
 
 /// Identifies a request and its answer.
@@ -89,6 +91,47 @@ pub(crate) struct Request {
     pub(crate) sent_ns: u64,
     pub(crate) until_ns: u64,
     pub(crate) transaction: Transaction,
+}
+
+/// The requests that wait for their answers.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    by_id: BTreeMap<RequestId, Request>,
+    /// The same requests, by the time at which they are repeated.
+    by_time: BTreeSet<(u64, RequestId)>,
+}
+
+impl Requests {
+    pub(crate) fn insert(&mut self, id: RequestId, request: Request) {
+        self.by_time.insert((request.until_ns, id));
+        self.by_id.insert(id, request);
+    }
+
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<Request> {
+        let request = self.by_id.remove(&id)?;
+        self.by_time.remove(&(request.until_ns, id));
+        Some(request)
+    }
+
+    /// Removes and returns the requests that are to be repeated at `now_ns`.
+    pub(crate) fn take_late(&mut self, now_ns: u64) -> Vec<(RequestId, Request)> {
+        let mut late = Vec::new();
+        while let Some((until_ns, id)) = self.by_time.first().copied()
+            && until_ns <= now_ns
+        {
+            late.extend(self.remove(id).map(|request| (id, request)));
+        }
+        late
+    }
+
+    /// Returns the time at which the next request is to be repeated.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.by_time.first().map(|(until_ns, _)| *until_ns)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
