@@ -395,6 +395,29 @@ fn interrupted_tone_leaves_nothing_queued() {
     }
 }
 
+/// The audio that was gathered for 30 ms leaves before the first packet that is forwarded directly.
+#[test]
+fn numbers_are_unique_if_packets_are_forwarded_again_after_other_packet_times() {
+    use Step::{PacketTime, Speak};
+    for tens in [3, 4] {
+        let b = with_payload(97, pcmu(), false);
+        let b: Vec<Payload> = b.iter().copied().collect();
+        let direction = DirectionConfig {
+            passes_directly: true,
+            ..DirectionConfig::default()
+        };
+        let mut bed = Bed::new(&[Payload::audio(96, pcmu())], &b, direction);
+        for step in [PacketTime(tens), Speak(5), PacketTime(0), Speak(9)] {
+            bed.take_step(&step, false);
+        }
+        bed.wait_ms(2000);
+        assert!(bed.heard.len() > 10, "{}", bed.heard.len());
+        for pair in bed.heard.windows(2) {
+            assert_eq!(pair[1].seq.distance_from(pair[0].seq), 1, "{tens}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 

@@ -73,8 +73,15 @@ impl Numbering {
         }
         numbering.highest = seq;
         numbering.next_out = out.leg.next_seq();
-        if unsent.is_some() {
-            numbering.offset = numbering.offset.wrapping_sub(1);
+        let inserted = if unsent.is_some() {
+            u16::MAX
+        } else {
+            // Audio that was gathered for an earlier packet time leaves before the packet, and takes its number.
+            let due = seq.plus(numbering.offset).plus(1);
+            numbering.next_out.0.wrapping_sub(due.0)
+        };
+        if inserted != 0 {
+            numbering.offset = numbering.offset.wrapping_add(inserted);
             numbering.first = seq.plus(1);
         }
     }
