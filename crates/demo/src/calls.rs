@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use miette::{IntoDiagnostic, miette};
 use threadbare_relay::{AudioSession, CallHandle, Engine, LegPorts, Settings};
-use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig};
+use threadbare_rtp::call::{DirectionConfig, Session, SessionSpec};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
@@ -43,7 +43,7 @@ impl Calls {
         let maker = Maker::new(args, ports, party_ports)?;
         let mut handles = Vec::new();
         for first in (0..parties_of(args.streams.into())).step_by(2) {
-            let config = SessionConfig::call(
+            let config = SessionSpec::call(
                 [maker.leg(first)?, maker.leg(first + 1)?],
                 [maker.direction(first), maker.direction(first + 1)],
             );

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{
-    CallState, Channel, Clip, LegId, LineState, PlayError, Session, SessionEvent, SessionStats,
-    Side,
+    CallState, Channel, Clip, LegId, LineState, PlayError, Session, SessionError, SessionEvent,
+    SessionSpec, SessionStats, Side,
 };
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
@@ -20,7 +20,7 @@ use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
 use crate::copies::{Copies, PacketListener};
-use crate::id::PortId;
+use crate::id::{LEGS_MAX, PortId};
 use crate::late_packet::{Early, LatePacket};
 use crate::listen::{Listeners, SessionListeners};
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
@@ -81,8 +81,31 @@ pub struct MediaCallState {
 }
 
 impl AudioSession {
-    /// Creates the media session of a call or stream. `slice` is the length of the engine's slices: see
+    /// Creates the media session that `spec` describes. `slice` is the length of the engine's slices: see
     /// [`Settings::threads`](crate::Settings::threads).
+    ///
+    /// # Errors
+    /// Fails as [`Session::new`] does.
+    pub fn create(
+        now_ns: u64,
+        mut spec: SessionSpec,
+        slice: Duration,
+    ) -> Result<AudioSession, SessionError> {
+        let (keys, joins) = (spec.take_keys(), spec.joins());
+        let mut audio = AudioSession::new(Session::new(now_ns, spec)?, slice);
+        for (leg, keys) in keys {
+            let protection = if joins {
+                Protection::joining(keys)
+            } else {
+                Protection::new(keys)
+            };
+            *audio.protection_mut(leg) = Some(Box::new(protection));
+            audio.session.set_authenticated(leg, true);
+        }
+        Ok(audio)
+    }
+
+    /// Creates the media session of a session without SRTP.
     #[must_use]
     pub fn new(mut session: Session, slice: Duration) -> AudioSession {
         session.set_ahead_ns(slice.as_nanos() as u64 / 2);
@@ -209,20 +232,33 @@ impl AudioSession {
         self.copies = Some(copies).filter(|copies| copies.is_wanted());
     }
 
-    /// Switches a side to SRTP with these keys from `now_ns` on, or to plain RTP with `None`. Keys that do not change keep their state.
-    /// Packets with a replaced key are accepted for a while: see [`Protection`]. `rollover` applies to the packets that we send.
-    pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
-        self.session.set_authenticated(side, keys.is_some());
-        set_keys(self.protection_mut(side.into()), now_ns, keys, rollover);
+    /// Makes the running session what `spec` says: see [`Session::apply`].
+    ///
+    /// # Errors
+    /// Fails as [`Session::apply`] does.
+    pub fn apply(&mut self, now_ns: u64, mut spec: SessionSpec) -> Result<(), SessionError> {
+        let mut keys = spec.take_keys();
+        match self.session.apply(now_ns, spec) {
+            applied @ (Ok(()) | Err(SessionError::Codec(_))) => {
+                for leg in (0..LEGS_MAX as u8).map(LegId) {
+                    let own = keys.iter().position(|(protected, _)| *protected == leg);
+                    let own = own.map(|at| keys.swap_remove(at).1);
+                    if own.is_some() || usize::from(leg.0) < self.protections.len() {
+                        self.set_keys(now_ns, leg, own);
+                    }
+                }
+                applied
+            }
+            refused => refused,
+        }
     }
 
-    /// Switches a leg to SRTP from the start. Its party may have been sending for a long time already: see [`Protection::joining`].
-    #[must_use]
-    pub fn with_keys(mut self, leg: impl Into<LegId>, keys: Keys) -> AudioSession {
+    /// Switches a leg to SRTP with these keys from `now_ns` on, or to plain RTP with `None`. Keys that do not change keep their state.
+    /// Packets with a replaced key are accepted for a while: see [`Protection`].
+    pub fn set_keys(&mut self, now_ns: u64, leg: impl Into<LegId>, keys: Option<Keys>) {
         let leg = leg.into();
-        self.session.set_authenticated(leg, true);
-        *self.protection_mut(leg) = Some(Box::new(Protection::joining(keys)));
-        self
+        self.session.set_authenticated(leg, keys.is_some());
+        set_keys(self.protection_mut(leg), now_ns, keys);
     }
 
     /// Returns the place of a leg's encryption.
@@ -585,14 +621,9 @@ impl crate::Call for AudioSession {
 }
 
 /// Sets a side's keys, or removes them.
-pub(crate) fn set_keys(
-    protection: &mut Option<Box<Protection>>,
-    now_ns: u64,
-    keys: Option<Keys>,
-    rollover: Rollover,
-) {
+pub(crate) fn set_keys(protection: &mut Option<Box<Protection>>, now_ns: u64, keys: Option<Keys>) {
     match (protection.as_mut(), keys) {
-        (Some(protection), Some(keys)) => protection.set_keys(now_ns, keys, rollover),
+        (Some(protection), Some(keys)) => protection.set_keys(now_ns, keys, Rollover::Kept),
         (None, Some(keys)) => *protection = Some(Box::new(Protection::new(keys))),
         (_, None) => *protection = None,
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use threadbare_rtp::call::{Channel, LegId, Side};
 use threadbare_rtp::leg::{AdmissionConfig, Gate, GateState, Outage, Refusals};
 use threadbare_rtp::srtp::{
-    Keys, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover, Unsaved,
+    Keys, Protection, ProtectionState, ProtectionStats, RestoreError, Unsaved,
 };
 
 use crate::audio::{each, set_keys};
@@ -21,6 +21,28 @@ pub struct ForwardSide {
     pub admission: AdmissionConfig,
     /// Whether RTP and RTCP share one port (RFC 5761).
     pub mux: bool,
+    /// Whether the party is held, so that it gets only RTCP.
+    pub is_held: bool,
+    /// The SRTP keys. `None`: the party's datagrams are plain.
+    pub keys: Option<Keys>,
+}
+
+/// The specification of a [`Forward`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ForwardSpec {
+    /// The sides, A's first.
+    pub sides: [ForwardSide; 2],
+    /// Whether each party gets its own datagrams instead of the other party's.
+    pub echoes: bool,
+}
+
+impl From<[ForwardSide; 2]> for ForwardSpec {
+    fn from(sides: [ForwardSide; 2]) -> ForwardSpec {
+        ForwardSpec {
+            sides,
+            echoes: false,
+        }
+    }
 }
 
 /// Counters of one side of a [`Forward`].
@@ -74,69 +96,70 @@ pub struct Forward {
     sides: [ForwardingSide; 2],
     protections: [Option<Box<Protection>>; 2],
     unsent: Unsent,
-    echoes: bool,
+    spec: ForwardSpec,
 }
 
 #[derive(Debug)]
 struct ForwardingSide {
     gate: Gate,
-    mux: bool,
-    is_held: bool,
     stats: ForwardSideStats,
 }
 
 impl Forward {
-    /// Creates a session that passes datagrams between these two sides.
+    /// Creates a session that passes datagrams between two sides.
     #[must_use]
-    pub fn new(now_ns: u64, sides: [ForwardSide; 2]) -> Forward {
-        Forward {
-            sides: sides.map(|side| ForwardingSide {
-                gate: Gate::new(now_ns, side.admission),
-                mux: side.mux,
-                is_held: false,
+    pub fn new(now_ns: u64, spec: impl Into<ForwardSpec>) -> Forward {
+        let spec = spec.into();
+        let mut forward = Forward {
+            sides: spec.sides.each_ref().map(|side| ForwardingSide {
+                gate: Gate::new(now_ns, side.admission.clone()),
                 stats: ForwardSideStats::default(),
             }),
             protections: [None, None],
             unsent: Unsent::default(),
-            echoes: false,
+            spec,
+        };
+        forward.apply_keys(now_ns);
+        forward
+    }
+
+    /// Makes the running session what `spec` says. If a description does not replace a party's address, the address stays. SRTP keys that do
+    /// not change keep their state.
+    pub fn apply(&mut self, now_ns: u64, spec: ForwardSpec) {
+        let before = std::mem::replace(&mut self.spec, spec);
+        let changes = before.sides.iter().zip(&self.spec.sides);
+        for (forwarding, (old, new)) in self.sides.iter_mut().zip(changes) {
+            if (&old.admission, old.mux) != (&new.admission, new.mux) {
+                forwarding.gate.relearn(now_ns, new.admission.clone());
+            }
+        }
+        self.apply_keys(now_ns);
+    }
+
+    fn apply_keys(&mut self, now_ns: u64) {
+        let protections = self.protections.iter_mut().zip(&self.spec.sides);
+        for (forwarding, (protection, side)) in self.sides.iter_mut().zip(protections) {
+            forwarding.gate.set_authenticated(side.keys.is_some());
+            set_keys(protection, now_ns, side.keys.clone());
         }
     }
 
-    /// Applies a new description of a party. If the description does not replace the party's address, it stays.
-    pub fn set_side(&mut self, now_ns: u64, side: Side, settings: ForwardSide) {
-        let forwarding = &mut self.sides[side as usize];
-        forwarding.gate.relearn(now_ns, settings.admission);
-        forwarding.mux = settings.mux;
-    }
-
-    /// Switches the echo on or off. With the echo, each party gets its own datagrams instead of the other party's.
-    pub fn set_echo(&mut self, echoes: bool) {
-        self.echoes = echoes;
-    }
-
-    /// Holds a party, so that it gets only RTCP.
-    pub fn set_held(&mut self, side: Side, is_held: bool) {
-        self.sides[side as usize].is_held = is_held;
-    }
-
-    /// Switches a side to SRTP or plain RTP, as [`AudioSession::set_keys`](crate::AudioSession::set_keys) does.
-    pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
-        self.sides[side as usize]
-            .gate
-            .set_authenticated(keys.is_some());
-        set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
+    /// Returns the specification.
+    #[must_use]
+    pub fn spec(&self) -> &ForwardSpec {
+        &self.spec
     }
 
     /// Whether each side uses one port for RTP and RTCP, A's first.
     pub(crate) fn mux(&self) -> [bool; 2] {
-        self.sides.each_ref().map(|side| side.mux)
+        self.spec.sides.each_ref().map(|side| side.mux)
     }
 
     /// Returns the counters of both sides, A's first.
     #[must_use]
     pub fn stats(&self) -> [ForwardSideStats; 2] {
         Side::BOTH.map(|side| {
-            let ForwardingSide { gate, stats, .. } = &self.sides[side as usize];
+            let ForwardingSide { gate, stats } = &self.sides[side as usize];
             let protection = self.protections[side as usize].as_deref();
             ForwardSideStats {
                 refused: gate.refused(),
@@ -194,10 +217,14 @@ impl crate::Call for Forward {
     #[inline]
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
         let own = usize::from(datagram.port.leg != 0);
-        let heard_by = if self.echoes { own } else { 1 - own };
+        let heard_by = if self.spec.echoes { own } else { 1 - own };
         let from = &mut self.sides[own];
         let mut bytes = datagram.bytes;
-        let channel = datagram.port.kind.channel().carried(from.mux, bytes);
+        let channel = datagram
+            .port
+            .kind
+            .channel()
+            .carried(self.spec.sides[own].mux, bytes);
         let protection = self.protections.get_mut(usize::from(datagram.port.leg));
         if let Some(Some(protection)) = protection {
             // Refused packets are counted by the protection.
@@ -219,18 +246,18 @@ impl crate::Call for Forward {
         let is_rtcp = channel == Channel::Rtcp;
         let kind = usize::from(is_rtcp);
         from.stats.received[kind].count(at_ns, bytes);
-        let to = &mut self.sides[heard_by];
-        let destination = if is_rtcp && !to.mux {
+        let (to, spec) = (&mut self.sides[heard_by], &self.spec.sides[heard_by]);
+        let destination = if is_rtcp && !spec.mux {
             to.gate.rtcp_to()
         } else {
             to.gate.to()
         };
-        let Some(destination) = destination.filter(|_| is_rtcp || !to.is_held) else {
+        let Some(destination) = destination.filter(|_| is_rtcp || !spec.is_held) else {
             to.stats.no_destination += 1;
             return;
         };
         let leg = u8::from(heard_by != 0);
-        let port = if is_rtcp && !to.mux {
+        let port = if is_rtcp && !spec.mux {
             PortId::rtcp(leg)
         } else {
             PortId::rtp(leg)

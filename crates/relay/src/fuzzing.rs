@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::{AdmissionConfig, Learn, Method, Once, Outage};
 use threadbare_rtp::packet::is_rtcp;
 
@@ -105,6 +104,7 @@ fn settings_of(side: u8, settings: u8) -> ForwardSide {
             ..AdmissionConfig::default()
         },
         mux: bits & 8 != 0,
+        ..ForwardSide::default()
     }
 }
 
@@ -133,17 +133,19 @@ impl Bed {
 
     fn hold(&mut self, side: u8, is_held: bool) {
         self.held[usize::from(side)] = is_held;
-        self.forward
-            .set_held(Side::BOTH[usize::from(side)], is_held);
+        self.apply(side, |side| side.is_held = is_held);
+    }
+
+    fn apply(&mut self, side: u8, change: impl FnOnce(&mut ForwardSide)) {
+        let mut spec = self.forward.spec().clone();
+        change(&mut spec.sides[usize::from(side)]);
+        self.forward.apply(self.now_ns, spec);
     }
 
     fn change(&mut self, side: u8, settings: u8) {
         self.signalled(side, settings);
-        self.forward.set_side(
-            self.now_ns,
-            Side::BOTH[usize::from(side)],
-            settings_of(side, settings),
-        );
+        let ForwardSide { admission, mux, .. } = settings_of(side, settings);
+        self.apply(side, |side| (side.admission, side.mux) = (admission, mux));
     }
 
     /// Continues the session in another process.
@@ -158,10 +160,10 @@ impl Bed {
         let restored = forward.restore(self.now_ns, &state, outage);
         assert!(restored.is_ok());
         assert_eq!(forward.snapshot(self.now_ns), state);
-        for (side, is_held) in Side::BOTH.into_iter().zip(self.held) {
-            forward.set_held(side, is_held);
-        }
         self.forward = forward;
+        for (side, is_held) in (0..).zip(self.held) {
+            self.hold(side, is_held);
+        }
     }
 
     fn hand_in(&mut self, kind: u8, bytes: &[u8]) {

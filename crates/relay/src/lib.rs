@@ -92,14 +92,16 @@ pub use self::copies::PacketListener;
 pub use self::diverted::{Diverted, LATE_PACKET_BYTES_MAX};
 pub use self::engine::{CallHandle, Commander, CreateError, Engine, EngineError, Settings};
 pub use self::fence::Fence;
-pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Traffic};
+pub use self::forward::{
+    Forward, ForwardSide, ForwardSideStats, ForwardSpec, ForwardState, Traffic,
+};
 pub use self::gather::Gathering;
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::late_packet::{LatePacket, LatePacketHandler};
 pub use self::listen::{Listeners, Listening};
 pub use self::loudness::Loudness;
-pub use self::media_session::MediaSession;
+pub use self::media_session::{MediaSession, MediaSpec};
 pub use self::orders::CallState;
 pub use self::policy::Destinations;
 pub use self::portion::{HEAD_BYTES, Portion, PortionAudio};

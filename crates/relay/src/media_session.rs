@@ -1,9 +1,11 @@
 //! All kinds of media sessions as one type, for one engine.
 
+use threadbare_rtp::call::{SessionError, SessionSpec};
+
 use crate::audio::AudioSession;
 use crate::call::{Call, Datagram, Outbox};
 use crate::diverted::Diverted;
-use crate::forward::Forward;
+use crate::forward::{Forward, ForwardSpec};
 use crate::late_packet::{LatePacket, LatePacketHandler};
 
 /// A media session of a call, for one `m=` line of its SDP. It is audio, or data that are only forwarded.
@@ -20,7 +22,31 @@ pub enum MediaSession {
     Diverted(Diverted),
 }
 
+/// The specification of a [`MediaSession`].
+#[derive(Debug, Clone)]
+pub enum MediaSpec {
+    /// That of audio.
+    Audio(Box<SessionSpec>),
+    /// That of datagrams of another kind.
+    Forward(Box<ForwardSpec>),
+}
+
 impl MediaSession {
+    /// Makes the running session what `spec` says. A session of another kind than the specification's does not change.
+    ///
+    /// # Errors
+    /// Fails as [`AudioSession::apply`] does.
+    pub fn apply(&mut self, now_ns: u64, spec: MediaSpec) -> Result<(), SessionError> {
+        match (self, spec) {
+            (MediaSession::Audio(audio), MediaSpec::Audio(spec)) => audio.apply(now_ns, *spec),
+            (MediaSession::Forward(forward), MediaSpec::Forward(spec)) => {
+                forward.apply(now_ns, *spec);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the audio session, if this is one.
     pub fn audio_mut(&mut self) -> Option<&mut AudioSession> {
         match self {

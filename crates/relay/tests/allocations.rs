@@ -16,14 +16,14 @@ use threadbare_relay::{
     AudioSession, Call, Datagram, Engine, LegPorts, Listeners, Outbox, Pace, PortId, PortUse,
     Refused, SharedSettings, SharedSnapshot,
 };
-use threadbare_rtp::call::{DirectionConfig, Mode, SessionConfig, Side, Target};
+use threadbare_rtp::call::{DirectionConfig, Mode, SessionSpec, Side, Target};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
 use threadbare_rtp::leg::{AdmissionConfig, Destination, LegConfig, Payload, PayloadMap};
 use threadbare_rtp::session::Profile;
-use threadbare_rtp::srtp::{Rollover, Suite};
+use threadbare_rtp::srtp::Suite;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -245,17 +245,14 @@ fn carried_without_allocations(suite: Option<Suite>) {
     let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
     let (mut parties, mut calls) = (Vec::new(), Vec::new());
     for number in 0..6 {
-        let config = SessionConfig::call(
+        let mut spec = SessionSpec::call(
             sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, number)),
             [DirectionConfig::default(); 2],
         );
-        let call = threadbare_rtp::call::Session::new(0, config).unwrap();
-        let mut call = AudioSession::new(call, Duration::from_millis(10));
-        if let Some(suite) = suite {
-            for side in Side::BOTH {
-                call.set_keys(0, side, Some(party_keys(suite, 1).0), Rollover::Kept);
-            }
+        for side in Side::BOTH {
+            spec = spec.with_keys(side, suite.map(|suite| party_keys(suite, 1).0));
         }
+        let call = AudioSession::create(0, spec, Duration::from_millis(10)).unwrap();
         let legs = vec![ranges.lease().unwrap(), ranges.lease().unwrap()];
         for ((payload_type, _), leg) in sides.iter().zip(&legs) {
             parties.push((peer(), leg.rtp_address(), *payload_type));
@@ -340,7 +337,7 @@ impl Outbox for Nowhere {
 fn listeners_cost_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let leg = media_leg(0, Encoding::Pcmu, 1);
-    let config = SessionConfig::stream(leg, Target::Nobody, DirectionConfig::default());
+    let config = SessionSpec::stream(leg, Target::Nobody, DirectionConfig::default());
     let line = threadbare_rtp::call::Session::new(0, config).unwrap();
     let (snapshot, pace) = (
         SharedSnapshot::default(),
@@ -385,7 +382,7 @@ fn listeners_cost_no_allocations() {
 fn listener_of_a_call_costs_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
-    let config = SessionConfig::call(
+    let config = SessionSpec::call(
         sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, 1)),
         [DirectionConfig::default(); 2],
     );

@@ -14,19 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use threadbare_control::calls::{
-    Action, CallId, Counts, Media, Quality, SideSpec, SideStats, SourceStats, StreamCommand,
-    StreamId, StreamKind, StreamSpec, StreamStats,
+    Action, CallId, Counts, Media, Quality, SideStats, SourceStats, StreamCommand, StreamId,
+    StreamSpec, StreamStats,
 };
 use threadbare_relay::{
     AudioSession, CallHandle, CreateError, Destinations, Engine, EngineError, Forward,
-    ForwardSideStats, LatePacket, LegPorts, Listeners, Listening, MediaSession, Reply, Settings,
-    ShardStats, TOS_USUAL,
+    ForwardSideStats, LatePacket, LegPorts, Listeners, Listening, MediaSession, MediaSpec, Reply,
+    Settings, ShardStats, TOS_USUAL,
 };
-use threadbare_rtp::call::{Clip, DtmfDigit, Part, Session, SessionError, Side};
+use threadbare_rtp::call::{Clip, DtmfDigit, Part, SessionError, Side};
 use threadbare_rtp::codec::CodecError;
 use threadbare_rtp::dtmf::Key;
 use threadbare_rtp::leg::{LegStats, PayloadMapError};
-use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 use threadbare_xdp::Xdp;
 
@@ -81,6 +80,13 @@ struct Running {
     /// The RTP port of each leg.
     local: [SocketAddr; 2],
     copies_to: CopiesTo,
+}
+
+/// A change of a running media session.
+enum Change {
+    /// The stream has other media, so it gets another session.
+    Kind(Box<MediaSession>),
+    Spec(MediaSpec),
 }
 
 /// The reason why a stream cannot be carried.
@@ -221,8 +227,12 @@ impl MediaWorkers {
         let local = ports.each_ref().map(LegPorts::rtp_address);
         let listeners = Listeners::default();
         let mut session = self.session(stream, &spec, &listeners)?;
-        if let Some(saver) = &mut self.saver {
-            saver.begin(stream, &spec, &mut session);
+        if self.saver.is_some() {
+            // The state has keys, too, which are replaced if they have changed since it was saved.
+            let media = self.media_spec(&spec)?;
+            if let Some(saver) = &mut self.saver {
+                saver.begin(stream, &spec, media, &mut session);
+            }
         }
         if let Some(tos) = spec.tos {
             for leg in &mut ports {
@@ -260,28 +270,22 @@ impl MediaWorkers {
         listeners: &Listeners,
     ) -> Result<MediaSession, StreamError> {
         let now_ns = clock_now_ns();
-        let mut session = match spec.kind {
-            StreamKind::Audio => {
-                let mut random = threadbare_process::system::random_number;
-                let config = spec::call_config(spec, &self.common, &mut random)?;
-                let call = Session::new(now_ns, config)?;
-                let mut media =
-                    AudioSession::new(call, self.slice).with_listeners(listeners.clone());
+        Ok(match self.media_spec(spec)? {
+            MediaSpec::Audio(audio) => {
+                let media = AudioSession::create(now_ns, *audio, self.slice)?;
+                let mut media = media.with_listeners(listeners.clone());
                 if self.common.meters && listeners::check(spec).is_ok() {
                     media = media.metered();
                 }
                 MediaSession::from(media.on_event(self.reports.handler(stream)))
             }
-            StreamKind::Packets => {
-                let [a, b] = &spec.sides;
-                let sides = [spec::forward_side(a), spec::forward_side(b)];
-                MediaSession::from(Forward::new(now_ns, sides))
-            }
-        };
-        for side in Side::BOTH {
-            settle(&mut session, now_ns, side, spec);
-        }
-        Ok(session)
+            MediaSpec::Forward(forward) => MediaSession::from(Forward::new(now_ns, *forward)),
+        })
+    }
+
+    fn media_spec(&self, spec: &StreamSpec) -> Result<MediaSpec, PayloadMapError> {
+        let mut random = threadbare_process::system::random_number;
+        spec::media(spec, &self.common, &mut random)
     }
 
     fn update(&mut self, stream: StreamId, mut spec: Box<StreamSpec>) {
@@ -292,9 +296,16 @@ impl MediaWorkers {
         };
         let call = running.call.to_string();
         let is_other_kind = running.spec.kind != spec.kind;
-        let other_kind = is_other_kind.then(|| self.session(stream, &spec, &running.listeners));
-        let other_kind = match other_kind.transpose() {
-            Ok(other_kind) => other_kind,
+        let change = if is_other_kind {
+            let other = self.session(stream, &spec, &running.listeners);
+            other.map(|other| Change::Kind(Box::new(other)))
+        } else {
+            self.media_spec(&spec)
+                .map(Change::Spec)
+                .map_err(StreamError::from)
+        };
+        let change = match change {
+            Ok(change) => change,
             Err(error) => {
                 return tracing::error!(call, %error, "cannot change a stream of the call");
             }
@@ -306,18 +317,16 @@ impl MediaWorkers {
             // The command fails if the stream is gone, which is reported below.
             let _ = running.handle.set_tos(spec.tos.unwrap_or(TOS_USUAL));
         }
-        let before = std::mem::replace(&mut running.spec, spec.clone());
-        let copied_before = before.copies;
-        let told = match other_kind {
-            Some(other) => running.handle.command(move |session, _| *session = other),
-            None => running.handle.command(move |session, now_ns| {
-                for side in Side::BOTH {
-                    if let Err(error) = change(session, now_ns, side, &before, &spec) {
-                        tracing::error!(call, ?side, %error, "cannot change a stream of the call");
-                    }
+        let copied_before = running.spec.copies;
+        running.spec = spec;
+        let told = running.handle.command(move |session, now_ns| match change {
+            Change::Kind(other) => *session = *other,
+            Change::Spec(spec) => {
+                if let Err(error) = session.apply(now_ns, spec) {
+                    tracing::error!(call, %error, "cannot change a stream of the call");
                 }
-            }),
-        };
+            }
+        });
         if told.is_err() {
             tracing::error!(call = %running.call, "a stream of the call no longer exists");
         }
@@ -583,89 +592,6 @@ fn say_bye(handle: &CallHandle<MediaSession>) {
             media.session_mut().leave(now_ns, "the call has ended");
         }
     });
-}
-
-/// Applies those parts of a specification that are not settings of a new session, such as keys and holds.
-fn settle(session: &mut MediaSession, now_ns: u64, side: Side, spec: &StreamSpec) {
-    let own = spec::of(spec, side);
-    let keys = spec::keys(&own.srtp);
-    match session {
-        MediaSession::Audio(media) => {
-            let call = media.session_mut();
-            call.set_echo(spec.echoes);
-            call.set_held(side, !own.may_receive);
-            call.block_keys(side, own.blocks_keys);
-            call.pass_keys(side, own.may_send);
-            media.set_keys(now_ns, side, keys, Rollover::Kept);
-        }
-        MediaSession::Forward(forward) => {
-            let heard = if spec.echoes { side } else { side.other() };
-            forward.set_echo(spec.echoes);
-            forward.set_held(side, !own.may_receive || is_cut(spec::of(spec, heard)));
-            forward.set_keys(now_ns, side, keys, Rollover::Kept);
-        }
-        MediaSession::Diverted(_) => {}
-    }
-}
-
-/// Whether none of this party's media are passed on.
-fn is_cut(side: &SideSpec) -> bool {
-    side.is_blocked || side.is_silenced || !side.may_send
-}
-
-/// Applies changes of a specification to a side of a running session.
-fn change(
-    session: &mut MediaSession,
-    now_ns: u64,
-    side: Side,
-    before: &StreamSpec,
-    after: &StreamSpec,
-) -> Result<(), StreamError> {
-    let (old, new) = (spec::of(before, side), spec::of(after, side));
-    let moved = (old.rtp, old.rtcp, old.learn, old.waits_for_nat)
-        != (new.rtp, new.rtcp, new.learn, new.waits_for_nat);
-    match session {
-        MediaSession::Audio(media) => {
-            let call = media.session_mut();
-            if old.mux != new.mux {
-                call.leg_mut(side).set_mux(new.mux);
-            }
-            if (&old.sends, &old.takes) != (&new.sends, &new.takes) {
-                let (sends, takes) = spec::payloads(new)?;
-                call.set_payloads(side, sends, takes);
-            }
-            if moved {
-                let leg = call.leg_mut(side);
-                leg.relearn(now_ns, spec::admission(new), spec::destination(new));
-            }
-            if old.has_feedback != new.has_feedback {
-                let profile = spec::profile(new);
-                call.leg_mut(side).set_profile(now_ns, profile, false);
-            }
-            if old.packet_ms != new.packet_ms {
-                call.set_packet_ns(side.other(), spec::packet_ns(new))?;
-            }
-            let bitrates = |side: &SideSpec| (side.bitrate_bps, side.bitrate_bps_max);
-            if bitrates(old) != bitrates(new) {
-                call.set_bitrate(side.other(), new.bitrate_bps, new.bitrate_bps_max)?;
-            }
-            if old.detects_keys != new.detects_keys {
-                call.set_detect_keys(side, new.detects_keys);
-            }
-            if old.makes_anew != new.makes_anew {
-                call.set_makes_anew(side, new.makes_anew);
-            }
-            if spec::mode(old) != spec::mode(new) {
-                call.set_mode(side, spec::mode(new));
-            }
-        }
-        MediaSession::Forward(forward) if moved || old.mux != new.mux => {
-            forward.set_side(now_ns, side, spec::forward_side(new));
-        }
-        MediaSession::Forward(_) | MediaSession::Diverted(_) => {}
-    }
-    settle(session, now_ns, side, after);
-    Ok(())
 }
 
 fn stats_of(session: &mut MediaSession) -> StreamStats {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use threadbare_control::calls::{SideSpec, SrtpKeys, StreamSpec};
-use threadbare_relay::ForwardSide;
-use threadbare_rtp::call::{DirectionConfig, Mode, SessionConfig, Side};
+use threadbare_control::calls::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
+use threadbare_relay::{ForwardSide, ForwardSpec, MediaSpec};
+use threadbare_rtp::call::{DirectionConfig, Mode, SessionSpec, Side};
 use threadbare_rtp::codec::{EncoderSettings, Encoding};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
@@ -34,25 +34,57 @@ pub(super) struct Latency {
     pub(super) is_asked_for: bool,
 }
 
-/// Settings of an audio stream.
-pub(super) fn call_config(
+/// Returns the specification of a stream's media session, for a new session as well as for a running one.
+pub(super) fn media(
     spec: &StreamSpec,
     common: &Common,
     random: &mut dyn FnMut() -> u64,
-) -> Result<SessionConfig, PayloadMapError> {
+) -> Result<MediaSpec, PayloadMapError> {
+    match spec.kind {
+        StreamKind::Audio => audio(spec, common, random)
+            .map(Box::new)
+            .map(MediaSpec::Audio),
+        StreamKind::Packets => Ok(MediaSpec::Forward(Box::new(forward(spec)))),
+    }
+}
+
+fn audio(
+    spec: &StreamSpec,
+    common: &Common,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<SessionSpec, PayloadMapError> {
     let [a, b] = &spec.sides;
     let mut legs = [leg(a, common, random)?, leg(b, common, random)?];
     if spec.copies.is_some() {
         // The source of a copy reads no reports, so send it no RTCP.
         legs[0].bandwidth_bps = 0;
     }
-    Ok(SessionConfig::call(
-        legs,
-        [
-            direction(a, b, common, random),
-            direction(b, a, common, random),
-        ],
-    ))
+    let directions = [
+        direction(a, b, common, random),
+        direction(b, a, common, random),
+    ];
+    Ok(SessionSpec::call(legs, directions)
+        .with_echo(spec.echoes)
+        .with_keys(Side::A, keys(&a.srtp))
+        .with_keys(Side::B, keys(&b.srtp)))
+}
+
+fn forward(spec: &StreamSpec) -> ForwardSpec {
+    let side = |side: Side| {
+        let own = of(spec, side);
+        let heard = of(spec, if spec.echoes { side } else { side.other() });
+        let is_cut = heard.is_blocked || heard.is_silenced || !heard.may_send;
+        ForwardSide {
+            admission: admission(own),
+            mux: own.mux,
+            is_held: !own.may_receive || is_cut,
+            keys: keys(&own.srtp),
+        }
+    };
+    ForwardSpec {
+        sides: Side::BOTH.map(side),
+        echoes: spec.echoes,
+    }
 }
 
 fn leg(
@@ -81,9 +113,7 @@ fn leg(
 }
 
 /// Returns the payload types that a party sends, and those that it accepts.
-pub(super) fn payloads(
-    side: &SideSpec,
-) -> Result<(Arc<PayloadMap>, Arc<PayloadMap>), PayloadMapError> {
+fn payloads(side: &SideSpec) -> Result<(Arc<PayloadMap>, Arc<PayloadMap>), PayloadMapError> {
     match (&side.sends, &side.takes) {
         (Some(sends), Some(takes)) => Ok((sends.clone(), takes.clone())),
         // If the parties have agreed on no payload types, those with a static meaning are used.
@@ -125,7 +155,7 @@ pub(super) fn is_coded(spec: &StreamSpec) -> bool {
 }
 
 /// Returns the rules that decide which senders are accepted as this party.
-pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
+fn admission(side: &SideSpec) -> AdmissionConfig {
     AdmissionConfig {
         sources: Vec::new(),
         peer: side.rtp,
@@ -136,7 +166,7 @@ pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
 }
 
 /// Returns the destination of media for this party.
-pub(super) fn destination(side: &SideSpec) -> Destination {
+fn destination(side: &SideSpec) -> Destination {
     match (side.rtp, side.learn) {
         (Some(rtp), Learn::Anyone | Learn::Never) => Destination::Fixed {
             rtp,
@@ -147,7 +177,7 @@ pub(super) fn destination(side: &SideSpec) -> Destination {
 }
 
 /// Returns the RTCP profile that the party uses.
-pub(super) fn profile(side: &SideSpec) -> Profile {
+fn profile(side: &SideSpec) -> Profile {
     if side.has_feedback {
         Profile::Avpf {
             regular_interval_ns: REGULAR_INTERVAL_NS,
@@ -176,16 +206,19 @@ fn direction(
         detect_keys: from.detects_keys,
         makes_anew: from.makes_anew,
         passes_directly: !common.latency.is_asked_for,
+        blocks_keys: from.blocks_keys,
+        passes_keys: from.may_send,
+        holds_receiver: !to.may_receive,
     }
 }
 
 /// Returns the packet time for a party, or 0 if it does not change.
-pub(super) fn packet_ns(to: &SideSpec) -> u64 {
+fn packet_ns(to: &SideSpec) -> u64 {
     u64::from(to.packet_ms.unwrap_or(0)) * 1_000_000
 }
 
 /// Decides whether a party's media pass, are blocked, or are replaced by silence.
-pub(super) fn mode(side: &SideSpec) -> Mode {
+fn mode(side: &SideSpec) -> Mode {
     match side {
         SideSpec {
             may_send: false, ..
@@ -206,14 +239,6 @@ pub(super) fn keys(keys: &Option<SrtpKeys>) -> Option<Keys> {
         receive: keys.receive.clone(),
         send: keys.send.clone(),
     })
-}
-
-/// Returns the settings of a side of forwarded media.
-pub(super) fn forward_side(side: &SideSpec) -> ForwardSide {
-    ForwardSide {
-        admission: admission(side),
-        mux: side.mux,
-    }
 }
 
 /// Returns the specification of a side.

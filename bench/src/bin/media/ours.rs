@@ -10,7 +10,7 @@ use threadbare_relay::{
     AudioSession, Call, CallHandle, Engine, LegPorts, PortRange, PortUse, RangeSettings, Settings,
     SharedSettings,
 };
-use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig, Target};
+use threadbare_rtp::call::{DirectionConfig, Session, SessionSpec, Target};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
@@ -31,7 +31,7 @@ pub(super) fn warm_up(kind: Kind) -> Result<()> {
     let codes = Codes::new()?;
     let (source, target) = (codes.leg(0, 0, None), codes.leg(0, 1, None));
     let target = Target::Other(Box::new(target));
-    let config = SessionConfig::stream(source, target, DirectionConfig::default());
+    let config = SessionSpec::stream(source, target, DirectionConfig::default());
     Session::new(0, config)?;
     if kind == Kind::Elements {
         gst::init()?;
@@ -151,7 +151,7 @@ impl Lines {
             ports.push(leg.rtp_address());
             let law = if kind == Kind::Opus { 2 } else { 1 };
             let target = codes.leg(stream, law, Some(to(stream)));
-            let config = SessionConfig::stream(
+            let config = SessionSpec::stream(
                 codes.leg(stream, 0, None),
                 Target::Other(Box::new(target)),
                 DirectionConfig::default(),
@@ -207,7 +207,7 @@ impl Calls {
         for first in (0..streams).step_by(2) {
             let legs = vec![range.lease()?, range.lease()?];
             ports.extend(legs.iter().map(LegPorts::rtp_address));
-            let config = SessionConfig::call(
+            let config = SessionSpec::call(
                 [
                     codes.leg(first, 0, Some(to(first))),
                     codes.leg(first, 1, Some(to(first + 1))),

@@ -47,7 +47,7 @@ const LATE_NS_MIN: u64 = 5_000_000;
 mod tests {
     use std::net::SocketAddr;
 
-    use threadbare_rtp::call::{Channel, DirectionConfig, Scratch, Session, SessionConfig, Target};
+    use threadbare_rtp::call::{Channel, DirectionConfig, Scratch, Session, SessionSpec, Target};
     use threadbare_rtp::codec::{Encoding, Format};
     use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
     use threadbare_rtp::jitter;
@@ -86,7 +86,7 @@ mod tests {
         };
         let other = Target::Other(Box::new(leg(8, Encoding::Pcma)));
         let source = leg(0, Encoding::Pcmu);
-        let config = SessionConfig::stream(source, other, DirectionConfig::default());
+        let config = SessionSpec::stream(source, other, DirectionConfig::default());
         Session::new(0, config).expect("a stream")
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::media::{Bed, MS, call, party, party_keys, protected, speech};
 use threadbare_relay::{AudioSession, PortId};
 use threadbare_rtp::call::Side;
-use threadbare_rtp::srtp::{Rollover, Suite};
+use threadbare_rtp::srtp::Suite;
 
 const A: PortId = PortId::rtp(0);
 const B: PortId = PortId::rtp(1);
@@ -85,7 +85,7 @@ fn copies_of_srtp_are_in_the_clear() {
     let mut bed = bed();
     let to = [address(7000)];
     let (keys, mut sends, _) = party_keys(Suite::AesCm128HmacSha1_80, 1);
-    bed.call.set_keys(0, Side::A, Some(keys), Rollover::Kept);
+    bed.call.set_keys(0, Side::A, Some(keys));
     bed.call.set_copies(Side::A, &to);
     for number in 0..5 {
         let packet = speech(0, 7, number);

@@ -7,7 +7,7 @@ use crate::common::media::{Bed, MS, Staged, call, party, party_keys, protected, 
 use threadbare_relay::{AudioSession, LATE_PACKET_BYTES_MAX, LatePacket, MediaSession, PortId};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::Outage;
-use threadbare_rtp::srtp::{Rollover, Sender, Suite};
+use threadbare_rtp::srtp::{Sender, Suite};
 
 const A: PortId = PortId::rtp(0);
 const B: PortId = PortId::rtp(1);
@@ -25,7 +25,7 @@ fn bed(suite: Option<Suite>) -> (Bed<MediaSession>, Option<Sender>) {
     };
     let (keys, sender, _) = party_keys(suite, 1);
     let media = bed.call.audio_mut().expect("audio");
-    media.set_keys(0, Side::A, Some(keys), Rollover::Kept);
+    media.set_keys(0, Side::A, Some(keys));
     (bed, Some(sender))
 }
 

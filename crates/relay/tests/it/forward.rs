@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 
 use crate::common::media::{Bed, MS, call, party, party_keys, protected, speech};
 use crate::common::{engine, next, next_port, peer, range, receiver_report, two_legs};
-use threadbare_relay::{AudioSession, Engine, Forward, ForwardSide, MediaSession, PortId, PortUse};
+use threadbare_relay::{
+    AudioSession, Engine, Forward, ForwardSide, ForwardSpec, MediaSession, PortId, PortUse,
+};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::{AdmissionConfig, Learn, Outage};
-use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Rollover, Suite};
+use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Suite};
 
 fn side(side: Side) -> ForwardSide {
     ForwardSide {
@@ -21,6 +23,12 @@ fn side(side: Side) -> ForwardSide {
 
 fn bed() -> Bed<Forward> {
     Bed::new(0, Forward::new(0, Side::BOTH.map(side)))
+}
+
+fn change(bed: &mut Bed<Forward>, change: impl FnOnce(&mut ForwardSpec)) {
+    let mut spec = bed.call.spec().clone();
+    change(&mut spec);
+    bed.call.apply(bed.now_ns, spec);
 }
 
 const A: PortId = PortId::rtp(0);
@@ -110,9 +118,9 @@ fn an_address_is_learned_and_nothing_is_sent_to_a_stranger() {
             learn: Learn::Never,
             ..AdmissionConfig::default()
         },
-        mux: false,
+        ..ForwardSide::default()
     };
-    bed.call.set_side(0, Side::A, settings);
+    change(&mut bed, |spec| spec.sides[0] = settings);
     bed.hand_in(A, behind, b"from A");
     assert_eq!(bed.take(B), []);
     bed.hand_in(B, party(Side::B), b"to A");
@@ -126,7 +134,7 @@ fn an_address_is_learned_and_nothing_is_sent_to_a_stranger() {
 #[test]
 fn datagrams_of_an_echo_return_only_to_their_sender() {
     let mut bed = bed();
-    bed.call.set_echo(true);
+    change(&mut bed, |spec| spec.echoes = true);
     let stranger: SocketAddr = "203.0.113.66:1".parse().unwrap();
     for (port, from) in [
         (A, party(Side::A)),
@@ -144,10 +152,10 @@ fn datagrams_of_an_echo_return_only_to_their_sender() {
         bed.hand_in(port, stranger, b"from a stranger");
         assert_eq!(bed.tray.staged, []);
     }
-    bed.call.set_held(Side::A, true);
+    change(&mut bed, |spec| spec.sides[0].is_held = true);
     bed.hand_in(A, party(Side::A), b"held back");
     assert_eq!(bed.tray.staged, []);
-    bed.call.set_echo(false);
+    change(&mut bed, |spec| spec.echoes = false);
     bed.hand_in(A, party(Side::A), b"to B");
     assert_eq!(bed.take(B)[0].to, party(Side::B));
 }
@@ -163,12 +171,12 @@ fn nothing_is_sent_to_unknown_or_held_parties() {
         bed.hand_in(B, party(Side::B), b"from B");
     }
     assert_eq!(bed.take(A).len(), 1);
-    bed.call.set_held(Side::B, true);
+    change(&mut bed, |spec| spec.sides[1].is_held = true);
     bed.hand_in(A, party(Side::A), b"held back");
     bed.hand_in(A_RTCP, next_port(party(Side::A)), b"report");
     assert_eq!(bed.take(B), []);
     assert_eq!(bed.take(B_RTCP).len(), 1, "RTCP goes on");
-    bed.call.set_held(Side::B, false);
+    change(&mut bed, |spec| spec.sides[1].is_held = false);
     bed.hand_in(A, party(Side::A), b"again");
     assert_eq!(bed.take(B).len(), 1);
 }
@@ -196,10 +204,10 @@ fn srtp_on_either_side_drops_replays() {
             let (keys_a, mut sends_a, _) = party_keys(suite, 1);
             let (keys_b, _, mut receives_b) = party_keys(suite, 2);
             if secured[0] {
-                bed.call.set_keys(0, Side::A, Some(keys_a), Rollover::Kept);
+                change(&mut bed, |spec| spec.sides[0].keys = Some(keys_a));
             }
             if secured[1] {
-                bed.call.set_keys(0, Side::B, Some(keys_b), Rollover::Kept);
+                change(&mut bed, |spec| spec.sides[1].keys = Some(keys_b));
             }
             for number in [1, 2, 3, 3, 5, 4] {
                 let packet = speech(99, 5, number);
@@ -255,7 +263,7 @@ fn state_continues_after_a_restart() {
     let suite = Suite::AeadAes128Gcm;
     let mut before = bed();
     let (keys, _, mut receives) = party_keys(suite, 1);
-    before.call.set_keys(0, Side::B, Some(keys), Rollover::Kept);
+    change(&mut before, |spec| spec.sides[1].keys = Some(keys));
     let behind: SocketAddr = "198.51.100.7:4321".parse().unwrap();
     let mut heard = Vec::new();
     for number in 0..20 {
@@ -325,7 +333,7 @@ fn one_engine_carries_audio_and_forwarded_media() {
 fn rtp_with_numbers_of_rtcp_passes_between_srtp_and_rtp_without_mux() {
     let mut bed = bed();
     let (keys, mut sends, mut receives) = party_keys(Suite::ALL[0], 1);
-    bed.call.set_keys(0, Side::A, Some(keys), Rollover::Kept);
+    change(&mut bed, |spec| spec.sides[0].keys = Some(keys));
     let mut packet = speech(0, 5, 1);
     packet[1] = 0x80 | 72;
     let mut srtp = [&packet[..], &[0; RTP_TRAILER_BYTES_MAX]].concat();

@@ -6,7 +6,7 @@ use crate::common::media::{Bed, MS, call, leg, party, speech};
 use threadbare_relay::{
     AudioSession, Listeners, Listening, MediaSession, Pace, PortId, PortionAudio, SharedSnapshot,
 };
-use threadbare_rtp::call::{DirectionConfig, Mode, Session, SessionConfig, Side, Target};
+use threadbare_rtp::call::{DirectionConfig, Mode, Session, SessionSpec, Side, Target};
 use threadbare_rtp::codec::Encoding;
 use threadbare_rtp::g711;
 
@@ -216,7 +216,10 @@ fn new_media_session_keeps_the_listeners() {
     let (mut listening, mut first) = (listeners.listen(1 << 14), bed(&listeners));
     look(&mut first);
     (0..5).for_each(|number| talk(&mut first, number));
-    first.call = MediaSession::from(threadbare_relay::Forward::new(0, Default::default()));
+    first.call = MediaSession::from(threadbare_relay::Forward::new(
+        0,
+        threadbare_relay::ForwardSpec::default(),
+    ));
     assert!(!listening.is_over());
     let mut second = bed(&listeners);
     look(&mut second);
@@ -229,7 +232,7 @@ fn new_media_session_keeps_the_listeners() {
 fn later_listener_of_a_line_does_not_disturb_the_first() {
     let snapshot = SharedSnapshot::default();
     let source = leg(Side::A, 0, Encoding::Pcmu);
-    let config = SessionConfig::stream(source, Target::Nobody, DirectionConfig::default());
+    let config = SessionSpec::stream(source, Target::Nobody, DirectionConfig::default());
     let line = Session::new(0, config).expect("a stream");
     let pace = Pace::new(Duration::from_millis(100));
     let line = AudioSession::new(line, Duration::ZERO).publish_to(snapshot.clone(), pace);

@@ -5,7 +5,7 @@ use crate::common::receiver_report;
 use threadbare_relay::{AudioSession, AudioStats, PortId};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::Outage;
-use threadbare_rtp::srtp::{OLD_KEY_NS, Receiver, Rollover, Sender, Suite};
+use threadbare_rtp::srtp::{OLD_KEY_NS, Receiver, Sender, Suite};
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ type Party = Option<(Sender, Receiver)>;
 /// Gives a side of the call its keys.
 fn secure(bed: &mut Bed<AudioSession>, side: Side, suite: Option<Suite>) -> Party {
     let (keys, sends, receives) = party_keys(suite?, side as u8);
-    bed.call.set_keys(0, side, Some(keys), Rollover::Kept);
+    bed.call.set_keys(0, side, Some(keys));
     Some((sends, receives))
 }
 
@@ -201,8 +201,7 @@ fn keys_change_while_the_call_runs() {
         let first = speak(&mut bed, Side::A, &mut a, 0..10);
         let on_the_way = seal(&mut a, &speech(0, 0x50, 10));
         let (keys, sends, mut receives) = party_keys(new_suite, 40);
-        bed.call
-            .set_keys(bed.now_ns, Side::A, Some(keys.clone()), Rollover::Kept);
+        bed.call.set_keys(bed.now_ns, Side::A, Some(keys.clone()));
         bed.hand_in(PortId::rtp(0), party(Side::A), &on_the_way);
         let mut new = Some((sends, Receiver::new(&keys.send)));
         let second = speak(&mut bed, Side::A, &mut new, 11..20);
@@ -222,8 +221,7 @@ fn keys_change_while_the_call_runs() {
                 .all(|staged| staged.opened(&mut receives).len() == 172)
         );
         // After a second change, the keys are set again without a change. Nothing restarts.
-        bed.call
-            .set_keys(bed.now_ns, Side::A, Some(keys), Rollover::Kept);
+        bed.call.set_keys(bed.now_ns, Side::A, Some(keys));
         let back = speak(&mut bed, Side::B, &mut None, 5..10);
         assert!(
             back.iter()
@@ -245,7 +243,7 @@ fn a_side_becomes_srtp_and_plain_again() {
     speak(&mut bed, Side::A, &mut None, 0..5);
     let mut a = secure(&mut bed, Side::A, Some(Suite::AeadAes128Gcm));
     assert_eq!(speak(&mut bed, Side::A, &mut a, 5..10).len(), 5);
-    bed.call.set_keys(bed.now_ns, Side::A, None, Rollover::Kept);
+    bed.call.set_keys(bed.now_ns, Side::A, None);
     assert_eq!(speak(&mut bed, Side::A, &mut None, 10..15).len(), 5);
     assert_eq!(bed.call.stats().protections, [None, None]);
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use crate::common::media::{MS, leg, party_keys};
 use crate::common::{DEADLINE, engine, next, peer, range};
 use threadbare_relay::{AudioSession, Engine, PortUse};
-use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig, Side};
+use threadbare_rtp::call::{DirectionConfig, SessionSpec, Side};
 use threadbare_rtp::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format};
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::jitter;
 use threadbare_rtp::leg::{AdmissionConfig, Destination, LegConfig};
-use threadbare_rtp::srtp::{Crypto, MasterKey, Rollover, Suite};
+use threadbare_rtp::srtp::{Crypto, MasterKey, Suite};
 
 const RATE_HZ: u32 = 8000;
 /// Frequency of the tone that ffmpeg sends. The next one is that of the tone that it receives.
@@ -83,9 +83,9 @@ fn tones_go_through(suite: Suite) {
     let ports = range(PortUse::Pair);
     let legs = vec![ports.lease().unwrap(), ports.lease().unwrap()];
     let [at_a, at_b] = [legs[0].rtp_address(), legs[1].rtp_address()];
-    let config = SessionConfig::call([fixed, plain], [DirectionConfig::default(); 2]);
-    let mut call = AudioSession::new(Session::new(0, config).unwrap(), Duration::from_millis(10));
-    call.set_keys(0, Side::A, Some(keys.clone()), Rollover::Kept);
+    let config = SessionSpec::call([fixed, plain], [DirectionConfig::default(); 2])
+        .with_keys(Side::A, Some(keys.clone()));
+    let call = AudioSession::create(0, config, Duration::from_millis(10)).unwrap();
     let call = engine.create("ffmpeg", legs, call).unwrap();
 
     let hear = listen(&directory, &heard, hear_at, suite, &keys.send);

@@ -4,14 +4,24 @@ use std::sync::Arc;
 
 use super::direction::Tapped;
 use super::flow::Flow;
+use super::spec;
 use super::{
     Clip, DtmfDigit, DtmfError, Filter, LegId, Mode, Part, PlayError, PlayLeft, Session,
-    SessionError, Sound,
+    SessionError, SessionSpec, Sound,
 };
 use crate::codec::CodecError;
 use crate::leg::{Carries, Leg, PayloadMap};
 
 impl Session {
+    /// Makes the running session what `spec` says. Only what differs changes, so applying a specification again has no effect. See [`SessionSpec`] for what applies only to new sessions.
+    ///
+    /// # Errors
+    /// Fails if the specification has other legs, or a packet time that the receiving party does not support; then nothing changes. Also
+    /// fails if the encoder refuses a bit rate; then everything else has changed.
+    pub fn apply(&mut self, now_ns: u64, spec: SessionSpec) -> Result<(), SessionError> {
+        spec::apply(self, now_ns, spec)
+    }
+
     /// Sends media up to `ahead_ns` before they are due. With half of the interval between the owner's polls, media are on time on average.
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns;

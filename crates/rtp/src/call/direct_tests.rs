@@ -28,7 +28,7 @@ fn bed(a: &[Payload], b: &[Payload], passes_directly: bool) -> Bed {
         jitter: jitter::Config::new(8000, 40 * MS),
         ..leg(side, payloads)
     };
-    let config = SessionConfig::call([leg(Side::A, a), leg(Side::B, b)], [direction; 2]);
+    let config = SessionSpec::call([leg(Side::A, a), leg(Side::B, b)], [direction; 2]);
     bed.call = Session::new(0, config).unwrap();
     bed
 }

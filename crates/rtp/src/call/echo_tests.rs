@@ -40,7 +40,7 @@ impl Bed {
             leg.admission.learn = Learn::Never;
             leg
         };
-        let config = SessionConfig::call(Side::BOTH.map(leg), [direction; 2]);
+        let config = SessionSpec::call(Side::BOTH.map(leg), [direction; 2]);
         let encoder = |format| Encoder::new(format, &EncoderSettings::default()).unwrap();
         Bed {
             call: Session::new(0, config).unwrap(),

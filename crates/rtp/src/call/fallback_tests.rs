@@ -132,7 +132,7 @@ impl Bed {
             first_time: RtpTime(u32::MAX - 20_000),
             ..DirectionConfig::default()
         };
-        let config = SessionConfig::stream(open(Side::A, main), to_listener(to), direction);
+        let config = SessionSpec::stream(open(Side::A, main), to_listener(to), direction);
         Bed {
             stream: Session::new(0, config.with_fallbacks(fallbacks)).unwrap(),
             scratch: Scratch::default(),
@@ -410,7 +410,7 @@ fn a_clip_is_played_from_its_beginning_and_repeated() {
 fn tone_is_sent_once_the_sender_is_known() {
     let pcmu = format(PCMU, 8000, 1);
     let direction = DirectionConfig::default();
-    let config = SessionConfig::stream(open(Side::A, pcmu), Target::Same, direction);
+    let config = SessionSpec::stream(open(Side::A, pcmu), Target::Same, direction);
     let config = config.with_fallbacks(vec![fallback(tone())]);
     let mut stream = Session::new(0, config).unwrap();
     let mut scratch = Scratch::default();
@@ -497,7 +497,7 @@ fn a_sound_that_cannot_be_played_is_refused() {
             times: 0,
         };
         let direction = DirectionConfig::default();
-        let config = SessionConfig::stream(open(Side::A, pcmu), to_listener(pcmu), direction);
+        let config = SessionSpec::stream(open(Side::A, pcmu), to_listener(pcmu), direction);
         let clip = fallback(FallbackInput::Sound(Sound::Clip(clip)));
         let refused = Session::new(0, config.with_fallbacks(vec![clip]));
         assert!(
@@ -512,7 +512,7 @@ fn a_sound_that_cannot_be_played_is_refused() {
 fn stream_without_a_destination_ignores_fallbacks() {
     let pcmu = format(PCMU, 8000, 1);
     let direction = DirectionConfig::default();
-    let config = SessionConfig::stream(open(Side::A, pcmu), Target::Nobody, direction);
+    let config = SessionSpec::stream(open(Side::A, pcmu), Target::Nobody, direction);
     let config = config.with_fallbacks(vec![fallback(tone())]);
     let mut stream = Session::new(0, config).unwrap();
     let mut scratch = Scratch::default();

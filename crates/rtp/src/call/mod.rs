@@ -11,7 +11,6 @@
 #[cfg(test)]
 mod command_tests;
 mod concealers;
-mod config;
 mod controls;
 #[cfg(test)]
 mod digit_tests;
@@ -35,6 +34,9 @@ mod poll;
 mod quality_tests;
 mod renamed;
 mod session;
+mod spec;
+#[cfg(test)]
+mod spec_tests;
 mod state;
 #[cfg(test)]
 mod stream_tests;
@@ -54,7 +56,6 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub use crate::packet::Channel;
-pub use config::{SessionConfig, Target};
 pub use direction::{DirectionStats, Tapped, TappedAudio};
 pub use dtmf::{DTMF_DIGITS_MAX, DTMF_NS_MAX, DTMF_NS_MIN, DtmfDigit, DtmfError};
 pub use handover::{HOLD_NS, LineState, Passed};
@@ -63,14 +64,15 @@ pub use keys::{KeyEvent, KeyPhase};
 pub use out::{SPARE_UNIT_NS, Scratch};
 pub use renamed::*;
 pub use session::{Session, SessionStats};
+pub use spec::{SessionSpec, Target};
 pub use state::{CallState, DirectionState};
 pub use threadbare_rtp_types::side::Side;
 pub use time_map::{Anchor, TimeState};
 pub use transcoder::{Transcoded, Transcoder, TranscoderConfig};
 
-use config::FlowConfig;
+use spec::FlowConfig;
 
-use crate::codec::{EncoderSettings, Format, FormatError};
+use crate::codec::{CodecError, EncoderSettings, Format, FormatError};
 use crate::fallback::Switch;
 use crate::id::{PayloadType, RtpTime};
 use crate::leg::{LegError, LegEvent};
@@ -123,6 +125,12 @@ pub struct DirectionConfig {
     pub makes_anew: bool,
     /// Whether packets that need no conversion are forwarded on arrival, without the delay of the jitter buffer.
     pub passes_directly: bool,
+    /// Whether the sending party's DTMF digits are blocked: see [`Session::block_keys`].
+    pub blocks_keys: bool,
+    /// Whether the sending party's telephone events are heard even while its audio is not: see [`Session::pass_keys`].
+    pub passes_keys: bool,
+    /// Whether the receiving party is held, so that it gets no RTP: see [`Session::set_held`].
+    pub holds_receiver: bool,
 }
 
 impl Default for DirectionConfig {
@@ -135,13 +143,22 @@ impl Default for DirectionConfig {
             detect_keys: false,
             makes_anew: false,
             passes_directly: false,
+            blocks_keys: false,
+            passes_keys: false,
+            holds_receiver: false,
         }
     }
 }
 
-/// The reason why a session was not created.
+/// The reason why a session was not created or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SessionError {
+    /// A running session cannot get other legs, or other ways between them.
+    #[error("a running session keeps its legs and the ways between them: create another session")]
+    Shape,
+    /// The encoder does not accept its settings.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     /// The sound of a fallback cannot be played.
     #[error(transparent)]
     Sound(#[from] PlayError),

@@ -14,8 +14,9 @@ use smallvec::SmallVec;
 use super::direction::DirectionStats;
 use super::flow::{Flow, Flows};
 use super::handover::{Hold, Passed};
+use super::spec;
 use super::{
-    CallState, Channel, DirectionState, LegId, LineState, SessionConfig, SessionError, SessionEvent,
+    CallState, Channel, DirectionState, LegId, LineState, SessionError, SessionEvent, SessionSpec,
 };
 use crate::id::{PayloadType, Ssrc};
 use crate::leg::{Leg, LegStats, Outage, Refusal, Verdict};
@@ -94,36 +95,39 @@ impl Session {
     ///
     /// # Errors
     /// Fails if a setting is out of range, or the sound of a fallback cannot be played.
-    pub fn new(now_ns: u64, config: SessionConfig) -> Result<Session, SessionError> {
-        let first = Flow::new(config.first, &config.legs)?;
-        let second = config.second.map(|flow| Flow::new(flow, &config.legs));
+    pub fn new(now_ns: u64, spec: SessionSpec) -> Result<Session, SessionError> {
+        let first = Flow::new(spec.first, &spec.legs)?;
+        let second = spec.second.map(|flow| Flow::new(flow, &spec.legs));
         let mut flows = Flows::new(first, second.transpose()?);
-        let mut all = config.legs;
+        let mut all = spec.legs;
         let flow = flows.first_mut();
-        if !config.fallbacks.is_empty() && !flow.is_silent {
+        if !spec.fallbacks.is_empty() && !flow.is_silent {
             let takes = all[flow.to].takes().clone();
-            let legs = flow.set_fallbacks(now_ns, config.fallbacks, all.len(), &takes)?;
+            let legs = flow.set_fallbacks(now_ns, spec.fallbacks, all.len(), &takes)?;
             all.extend(legs);
         }
         let mut legs = SmallVec::new();
         for leg in all {
             let mut leg = Leg::new(now_ns, leg)?;
-            if config.records_quality {
+            if spec.records_quality {
                 leg.record_quality();
             }
             legs.push(leg);
         }
-        Ok(Session {
+        let mut session = Session {
             legs,
             flows,
             ahead_ns: 0,
             echo: Echo::default(),
-            shares_ports: config.shares_ports,
+            shares_ports: spec.shares_ports,
             is_ending: false,
             refused_type: None,
             has_told_type: false,
             hold: None,
-        })
+        };
+        let flows: SmallVec<[_; 2]> = std::iter::once(spec.first).chain(spec.second).collect();
+        spec::begin(&mut session, &flows, spec.echoes);
+        Ok(session)
     }
 
     /// Handles a datagram that arrived at `at_ns` on the ports with the number `ports`. The ports of a leg have the leg's number. But the

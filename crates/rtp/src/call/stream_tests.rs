@@ -67,7 +67,7 @@ impl Bed {
         Bed {
             stream: Session::new(
                 0,
-                SessionConfig::stream(source, target, DirectionConfig::default()),
+                SessionSpec::stream(source, target, DirectionConfig::default()),
             )
             .unwrap(),
             scratch: Scratch::default(),

@@ -87,7 +87,7 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new(a: &[Payload], b: &[Payload], direction: DirectionConfig) -> Bed {
-        let config = SessionConfig::call(
+        let config = SessionSpec::call(
             [leg(Side::A, a), leg(Side::B, b)],
             [
                 DirectionConfig {

@@ -797,7 +797,7 @@ fn packet_within_the_latency_is_never_lost() {
                 jitter: jitter::Config::new(8000, 40 * MS),
                 ..leg(side, &[Payload::audio(96, format)])
             };
-            let config = SessionConfig::call(
+            let config = SessionSpec::call(
                 [leg(Side::A, pcmu), leg(Side::B, to)],
                 [DirectionConfig::default(); 2],
             );

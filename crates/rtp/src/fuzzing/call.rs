@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::call::{
-    Channel, DirectionConfig, Mode, Outgoing, Scratch, Session, SessionConfig, SessionEvent, Side,
+    Channel, DirectionConfig, Mode, Outgoing, Scratch, Session, SessionEvent, SessionSpec, Side,
     TAIL_NS_MAX,
 };
 use crate::codec::{Decoder, Encoding, Format};
@@ -197,7 +197,7 @@ pub fn call(data: &[u8]) {
         mode: [Mode::Pass, Mode::Mute, Mode::Hold, Mode::Pass][usize::from(flags >> 3 & 3)],
         ..DirectionConfig::default()
     };
-    let config = SessionConfig::call(
+    let config = SessionSpec::call(
         [from.clone(), to.clone()],
         [direction, DirectionConfig::default()],
     );

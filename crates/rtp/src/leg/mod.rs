@@ -536,6 +536,15 @@ impl<K: Keep> Leg<K> {
         self.drop_waiting();
     }
 
+    /// Whether this is the current description of the peer.
+    pub(crate) fn is_described(
+        &self,
+        admission: &AdmissionConfig,
+        destination: Destination,
+    ) -> bool {
+        self.admission.config() == admission && self.destination == destination
+    }
+
     /// Changes the destination.
     pub fn set_destination(&mut self, destination: Destination) {
         self.destination = destination;

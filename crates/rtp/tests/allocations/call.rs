@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::counting::{allocations, held_bytes};
 use threadbare_rtp::call::{
-    Channel, DirectionConfig, Mode, Scratch, Session, SessionConfig, Side, Target,
+    Channel, DirectionConfig, Mode, Scratch, Session, SessionSpec, Side, Target,
 };
 use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format};
 use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
@@ -125,7 +125,7 @@ fn run(
     let (source, target) = (payloads(from, keys[0]), payloads(to, keys[1]));
     let held = held_bytes();
     let other = Target::Other(Box::new(leg(Side::B, &target)));
-    let config = SessionConfig::stream(leg(Side::A, &source), other, direction);
+    let config = SessionSpec::stream(leg(Side::A, &source), other, direction);
     let mut stream = Session::new(0, config).expect("a stream");
     // The scratch memory belongs to the thread, and is in use from the start.
     let mut scratch_bytes = 0;
@@ -185,7 +185,7 @@ fn each_running_route_allocates_nothing() {
 fn losses_noise_mute_and_hold_of_a_call_allocate_nothing() {
     let (a, b) = (with_noise(pcmu()), with_noise(pcma()));
     let mut senders = [Sender::new(pcmu()), Sender::new(pcma())];
-    let config = SessionConfig::call(
+    let config = SessionSpec::call(
         [leg(Side::A, &a), leg(Side::B, &b)],
         [DirectionConfig::default(); 2],
     );
@@ -267,7 +267,7 @@ fn a_stream_and_a_call_are_small() {
     let mut scratch = Scratch::default();
     let mut sent = 0;
     let held = held_bytes();
-    let config = SessionConfig::call(
+    let config = SessionSpec::call(
         [leg(Side::A, &a), leg(Side::B, &b)],
         [DirectionConfig::default(); 2],
     );

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use threadbare_control::calls::{Media, StreamId, StreamSpec};
-use threadbare_relay::{CallHandle, LatePacket, MediaCallState, MediaSession};
+use threadbare_relay::{CallHandle, LatePacket, MediaCallState, MediaSession, MediaSpec};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::id::{SeqNum, Ssrc};
 use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX};
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::plays::Played;
 use super::state::{PlayState, SessionState, StreamState};
-use super::{MediaWorkers, copies, settle};
+use super::{MediaWorkers, copies};
 use crate::spec::{self, FIRST_SEQ_MASK};
 use crate::store::{Before, WriteQueue};
 use threadbare_cluster::StreamCopy;
@@ -241,11 +241,12 @@ impl MediaWorkers {
 }
 
 impl StateSaver {
-    /// Starts a stream, or continues it if it has a saved state.
+    /// Starts a stream, or continues it if it has a saved state. `media`: the specification of its session.
     pub(super) fn begin(
         &mut self,
         stream: StreamId,
         spec: &StreamSpec,
+        media: MediaSpec,
         session: &mut MediaSession,
     ) {
         let now_ns = clock_now_ns();
@@ -255,6 +256,10 @@ impl StateSaver {
                 Ok(mut state) => {
                     unplayed = std::mem::take(&mut state.plays);
                     self.go_on(now_ns, stream, spec, session, (state, before));
+                    // Apply the current keys. They may have changed since the state was saved, and the state of plain audio has none.
+                    if let Err(error) = session.apply(now_ns, media) {
+                        tracing::warn!(stream = stream.0, %error, "cannot apply the keys of a restored stream");
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(stream = stream.0, %error, "cannot use the saved state of a stream, so the stream starts from scratch");
@@ -324,10 +329,6 @@ impl StateSaver {
         };
         if let Err(error) = restored {
             tracing::warn!(stream = stream.0, %error, "cannot use the saved state of a stream, so the stream starts from scratch");
-        }
-        // Apply the current keys. They may have changed since the state was saved, and the state of plain audio has none.
-        for side in Side::BOTH {
-            settle(session, now_ns, side, spec);
         }
     }
 }
@@ -401,7 +402,7 @@ fn reckon(
 }
 
 /// Sets the current sending key in a state. It may be newer than the state. Its indices then continue after those of the old key, so that
-/// no index is used twice with the new key. The party's key in the state stays, and [`settle`] adds the current one.
+/// no index is used twice with the new key. The party's key in the state stays, and [`MediaSession::apply`] adds the current one.
 fn carry_key(protection: &mut Option<ProtectionState>, spec: &StreamSpec, side: Side) {
     let keys = spec::keys(&spec::of(spec, side).srtp);
     *protection = keys.map(|keys| match protection.take() {

@@ -12,9 +12,7 @@ use threadbare_relay::{
     AudioSession, CallHandle, Commander, CreateError, Engine, EngineError, Fence, LegPorts, Pace,
     Settings, SharedSnapshot, SocketError, Unreachable,
 };
-use threadbare_rtp::call::{
-    LegId, LineState, Session, SessionConfig, SessionError, SessionEvent, Side,
-};
+use threadbare_rtp::call::{LegId, LineState, SessionError, SessionEvent, SessionSpec, Side};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
@@ -151,20 +149,21 @@ impl Lines {
             own.check_destination(to)?;
         }
         let (source, target, direction) = legs(spec, &common, prepared.to, random_number)?;
-        let config = SessionConfig::stream(source, target, direction);
+        let mut media = SessionSpec::stream(source, target, direction);
+        for (leg, keys) in leg_keys(spec, prepared.to.is_some(), prepared.keys) {
+            media = media.with_keys(leg, Some(keys));
+        }
         let fallbacks = fallbacks(spec, &common, prepared.clips, random_number)?;
-        let mut line = Session::new(clock_now_ns(), config.with_fallbacks(fallbacks))?;
+        let media = media.with_fallbacks(fallbacks);
+        let mut line = AudioSession::create(clock_now_ns(), media, self.slice)?;
         if let Some(description) = &spec.pipeline {
             let format = heard_by(spec);
             let events = self.events.clone();
-            line.hear_at_output(LegId::A);
             let filter = description::filter(description, &spec.name, run, format, events)?;
-            line.set_filter(LegId::A, filter);
+            line.session_mut().hear_at_output(LegId::A);
+            line.session_mut().set_filter(LegId::A, filter);
         }
-        let mut line = AudioSession::new(line, self.slice).publish_to(snapshot, pace);
-        for (leg, keys) in leg_keys(spec, prepared.to.is_some(), prepared.keys) {
-            line = line.with_keys(leg, keys);
-        }
+        line = line.publish_to(snapshot, pace);
         if is_held {
             line = line.held();
         }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use threadbare_relay::{Call, Datagram, Outbox, PortId, Refused};
-use threadbare_rtp::call::{self, DirectionConfig, SessionConfig, Side};
+use threadbare_rtp::call::{self, DirectionConfig, SessionSpec, Side};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter::{self, Release};
@@ -58,7 +58,7 @@ pub(crate) fn call(now_ns: u64, mux: bool) -> call::Session {
         leg(Side::A, 0, Encoding::Pcmu),
         leg(Side::B, 8, Encoding::Pcma),
     ];
-    let config = SessionConfig::call(
+    let config = SessionSpec::call(
         legs.map(|leg| LegConfig { mux, ..leg }),
         [DirectionConfig {
             first_time: RtpTime(u32::MAX - 1000),

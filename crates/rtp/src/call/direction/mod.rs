@@ -44,7 +44,7 @@ use output::{Output, PACKET_NS_MIN};
 use play::Player;
 pub(super) use play::check_sound;
 use route::Route;
-use settings::check_packet_ns;
+pub(super) use settings::check_packet_ns;
 pub use tap::{Tapped, TappedAudio};
 use tone::DigitTone;
 

@@ -15,6 +15,11 @@ use crate::id::RtpTime;
 use crate::leg::{Carries, Payload, PayloadMap};
 
 impl Direction {
+    /// Returns the settings. The mode may have changed since.
+    pub(in crate::call) fn config(&self) -> &DirectionConfig {
+        &self.output.config
+    }
+
     /// Sets the payload types that the far side accepts from now on. Audio that was gathered for another type is dropped, because the far
     /// side could not decode it.
     #[cold]
@@ -245,7 +250,10 @@ impl Direction {
 }
 
 /// Whether packets of this length are possible for a side with these payload types.
-pub(super) fn check_packet_ns(packet_ns: u64, to: &PayloadMap) -> Result<(), SessionError> {
+pub(in crate::call) fn check_packet_ns(
+    packet_ns: u64,
+    to: &PayloadMap,
+) -> Result<(), SessionError> {
     let Carries::Audio(format) = to.audio().carries else {
         return Ok(());
     };
