@@ -1,9 +1,9 @@
 //! Encodes the position at which a stream stopped, as bytes for the stream's claim.
 
 use serde::{Deserialize, Serialize};
-use threadbare_rtp::call::{Anchor, LineState, Passed, TimeState};
+use threadbare_rtp::call::{Anchor, DirectionState, LegId, Passed, SessionState, TimeState};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::leg::SentState;
+use threadbare_rtp::leg::{LegState, SentState};
 
 /// Version of the format. Increment it if the format changes.
 const VERSION: u8 = 1;
@@ -25,18 +25,22 @@ struct Saved {
 
 /// Encodes a position for [`decode`]. Returns no bytes if the position is unknown.
 #[must_use]
-pub(super) fn encode(state: Option<&LineState>) -> Vec<u8> {
-    let saved = state.map(|state| Saved {
+pub(super) fn encode(state: Option<&SessionState>) -> Vec<u8> {
+    let of_stream = |state: &SessionState| {
+        let direction = *state.directions.first()?;
+        Some((direction, *state.sent(&direction)?))
+    };
+    let saved = state.and_then(of_stream).map(|(direction, sent)| Saved {
         version: VERSION,
-        ssrc: state.sent.ssrc.0,
-        next_seq: state.sent.next_seq.0,
-        packets_sent: state.sent.packets_sent,
-        octets_sent: state.sent.octets_sent,
-        time: state
+        ssrc: sent.ssrc.0,
+        next_seq: sent.next_seq.0,
+        packets_sent: sent.packets_sent,
+        octets_sent: sent.octets_sent,
+        time: direction
             .time
             .map(|time| (time.end.0, time.end_in_ns, time.clock_rate_hz)),
-        passed: state.passed.map(|passed| (passed.ssrc.0, passed.seq.0)),
-        anchor: state
+        passed: direction.passed.map(|passed| (passed.ssrc.0, passed.seq.0)),
+        anchor: direction
             .passed
             .and_then(|passed| passed.anchor)
             .map(|anchor| [anchor.from.0, anchor.to.0, anchor.from_hz, anchor.to_hz]),
@@ -48,32 +52,49 @@ pub(super) fn encode(state: Option<&LineState>) -> Vec<u8> {
 
 /// Decodes a position. `None`: it is unknown, or was encoded by a later version.
 #[must_use]
-pub(super) fn decode(bytes: &[u8]) -> Option<LineState> {
+pub(super) fn decode(bytes: &[u8]) -> Option<SessionState> {
     let saved: Saved = postcard::from_bytes(bytes).ok()?;
     let is_known = saved.version == VERSION;
-    is_known.then(|| LineState {
-        sent: SentState {
-            ssrc: Ssrc(saved.ssrc),
-            next_seq: SeqNum(saved.next_seq),
-            packets_sent: saved.packets_sent,
-            octets_sent: saved.octets_sent,
-        },
-        time: saved.time.map(|(end, end_in_ns, clock_rate_hz)| TimeState {
-            end: RtpTime(end),
-            end_in_ns,
-            clock_rate_hz,
+    let time = saved.time.map(|(end, end_in_ns, clock_rate_hz)| TimeState {
+        end: RtpTime(end),
+        end_in_ns,
+        clock_rate_hz,
+    });
+    let passed = saved.passed.map(|(ssrc, seq)| Passed {
+        ssrc: Ssrc(ssrc),
+        seq: SeqNum(seq),
+        anchor: saved.anchor.map(|[from, to, from_hz, to_hz]| Anchor {
+            from: RtpTime(from),
+            to: RtpTime(to),
+            from_hz,
+            to_hz,
         }),
-        passed: saved.passed.map(|(ssrc, seq)| Passed {
-            ssrc: Ssrc(ssrc),
-            seq: SeqNum(seq),
-            anchor: saved.anchor.map(|[from, to, from_hz, to_hz]| Anchor {
-                from: RtpTime(from),
-                to: RtpTime(to),
-                from_hz,
-                to_hz,
-            }),
-        }),
-    })
+    });
+    let sent = SentState {
+        ssrc: Ssrc(saved.ssrc),
+        next_seq: SeqNum(saved.next_seq),
+        packets_sent: saved.packets_sent,
+        octets_sent: saved.octets_sent,
+    };
+    is_known.then(|| position(sent, time, passed))
+}
+
+/// Returns a state that has only the position of the output.
+fn position(sent: SentState, time: Option<TimeState>, passed: Option<Passed>) -> SessionState {
+    SessionState {
+        legs: vec![LegState {
+            sent,
+            source: None,
+            rtcp_from: None,
+            is_fixed: false,
+        }],
+        directions: vec![DirectionState {
+            to: LegId::A,
+            time,
+            packet_ns: 0,
+            passed,
+        }],
+    }
 }
 
 #[cfg(test)]
@@ -109,7 +130,7 @@ mod tests {
             (Some(time), Some(passed(None))),
             (Some(time), Some(passed(Some(anchor)))),
         ] {
-            let state = LineState { sent, time, passed };
+            let state = position(sent, time, passed);
             let bytes = encode(Some(&state));
             assert!(bytes.len() < 100, "{}", bytes.len());
             assert_eq!(decode(&bytes), Some(state));

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{
-    CallState, Channel, Clip, LegId, LineState, PlayError, Session, SessionError, SessionEvent,
-    SessionSpec, SessionStats, Side,
+    Channel, Clip, LegId, PlayError, Session, SessionError, SessionEvent, SessionSpec,
+    SessionState, SessionStats, Side,
 };
 use threadbare_rtp::id::SeqNum;
-use threadbare_rtp::leg::{LegState, Outage, Verdict};
+use threadbare_rtp::leg::{Outage, SentState, Verdict};
 use threadbare_rtp::srtp::{
     Keys, PacketIndex, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover,
     SourceState, UnprotectError, Unsaved,
@@ -71,12 +71,12 @@ pub struct AudioStats {
     pub loudness: [Option<Loudness>; 2],
 }
 
-/// The saved state of a call for a restart of the process. It contains keys, so keep it as secret as they are.
+/// The saved state of an [`AudioSession`]. It contains keys, so keep it as secret as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MediaCallState {
-    /// The state of the call's packets.
-    pub call: CallState,
-    /// The encryption of the sides, A's first. `None`: the side uses plain RTP.
+pub struct AudioState {
+    /// The state of the packets.
+    pub session: SessionState,
+    /// The encryption of the first two legs. `None`: the leg uses plain RTP.
     pub protections: [Option<ProtectionState>; 2],
 }
 
@@ -196,7 +196,7 @@ impl AudioSession {
     }
 
     /// Sends from now on, continuing after the packets that another process has forwarded: see [`Session::go_on`].
-    pub fn go_on(&mut self, state: Option<LineState>) {
+    pub fn go_on(&mut self, state: Option<SessionState>) {
         self.session.go_on(state);
     }
 
@@ -287,53 +287,55 @@ impl AudioSession {
         [a, b].map(|tap| tap.meter.with(LineMeter::readings).flatten())
     }
 
-    /// Returns the state that another process needs to continue this call. Settings are not part of it. `None`: the session is not a call.
+    /// Returns the state that another process needs to continue this session. Settings are not part of it.
     #[must_use]
-    pub fn snapshot(&self, now_ns: u64) -> Option<MediaCallState> {
-        Some(MediaCallState {
-            call: self.session.snapshot(now_ns)?,
+    pub fn snapshot(&self, now_ns: u64) -> AudioState {
+        AudioState {
+            session: self.session.snapshot(now_ns),
             protections: each(&self.protections, Protection::snapshot),
-        })
+        }
     }
 
-    /// Continues a call of another process, with its SSRCs, its keys, and continuous numbers and timestamps. So the parties notice only a
-    /// gap. Call this only for a call that has neither sent nor received anything.
+    /// Continues a session of another process, with its SSRCs, its keys, and continuous numbers and timestamps. So the parties notice only a
+    /// gap. Call this only for a session that has neither sent nor received anything.
     ///
     /// # Errors
-    /// Fails if the state of a key is not one that [`snapshot`](Self::snapshot) returns. In this case, the call does not change.
+    /// Fails if the state of a key is not one that [`snapshot`](Self::snapshot) returns. In this case, the session does not change.
     pub fn restore(
         &mut self,
         now_ns: u64,
-        state: &MediaCallState,
+        state: &AudioState,
         outage: Outage,
     ) -> Result<(), RestoreError> {
+        let session = &state.session;
         let mut protections = vec![None, None];
-        for side in Side::BOTH {
-            let at = side as usize;
-            if let Some(protection) = &state.protections[at] {
-                let packet_ns = state.call.directions[side.other() as usize].packet_ns;
-                let unsaved = Unsaved {
-                    rtp_packets: outage.skipped_packets(packet_ns),
-                    rtcp_packets: outage.rtcp_packets(),
-                };
-                let mut protection = with_sender(protection, &state.call.legs[at]);
-                if outage.unsaved_ns > 0 {
-                    protection.forget_missing();
-                }
-                let protection = Protection::restore(&protection, unsaved)?;
-                protections[at] = Some(Box::new(protection));
+        let legs = session.legs.iter().zip(&state.protections);
+        for (index, (leg, protection)) in legs.enumerate() {
+            let Some(protection) = protection else {
+                continue;
+            };
+            let direction = session.direction_to(LegId(index as u8));
+            let packet_ns = direction.map(|direction| direction.packet_ns);
+            let unsaved = Unsaved {
+                rtp_packets: packet_ns.map_or(0, |packet_ns| outage.skipped_packets(packet_ns)),
+                rtcp_packets: outage.rtcp_packets(),
+            };
+            let mut protection = with_sender(protection, &leg.sent);
+            if outage.unsaved_ns > 0 {
+                protection.forget_missing();
             }
+            protections[index] = Some(Box::new(Protection::restore(&protection, unsaved)?));
         }
-        self.session.restore(now_ns, &state.call, outage);
+        self.session.restore(now_ns, session, outage);
         self.protections = protections;
         Ok(())
     }
 
     /// Until `until_ns`, keeps packets after a gap, because late packets of the process that saved this state may fill it. Late packets
     /// arrive by [`MediaSession::handle_late_packets`](crate::MediaSession::handle_late_packets).
-    pub fn wait_for_late_packets(&mut self, until_ns: u64, state: &MediaCallState) {
-        let next = |leg: &LegState| Some(leg.source?.2.plus(1).0);
-        let next = state.call.legs.each_ref().map(next);
+    pub fn wait_for_late_packets(&mut self, until_ns: u64, state: &AudioState) {
+        let next = |index: usize| Some(state.session.legs.get(index)?.source?.2.plus(1).0);
+        let next = [next(0), next(1)];
         self.early = Some(Box::new(Early::new(until_ns, next)));
     }
 
@@ -638,14 +640,14 @@ pub(crate) fn each<T>(
 }
 
 /// Returns the state, with our stream added to those that were sent. The packets that left after the snapshot may have been its first ones.
-fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
+fn with_sender(state: &ProtectionState, sent: &SentState) -> ProtectionState {
     let mut state = state.clone();
-    let first = PacketIndex::new(0, SeqNum(leg.next_seq.0.saturating_sub(1)));
-    let own = state.sent.iter_mut().find(|own| own.ssrc == leg.ssrc);
+    let first = PacketIndex::new(0, SeqNum(sent.next_seq.0.saturating_sub(1)));
+    let own = state.sent.iter_mut().find(|own| own.ssrc == sent.ssrc);
     match own {
         Some(own) => own.rtp = own.rtp.or(Some(first)),
         None => state.sent.push(SourceState {
-            ssrc: leg.ssrc,
+            ssrc: sent.ssrc,
             rtp: Some(first),
             rtp_missing: 0,
             rtcp: None,

@@ -86,7 +86,7 @@ mod tap;
 mod unsent;
 mod worker;
 
-pub use self::audio::{AudioSession, AudioStats, EventHandler, MediaCallState};
+pub use self::audio::{AudioSession, AudioState, AudioStats, EventHandler};
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::copies::PacketListener;
 pub use self::diverted::{Diverted, LATE_PACKET_BYTES_MAX};

@@ -487,24 +487,21 @@ impl Gateway {
             self.directory.snapshot(number),
             self.directory.pace().clone(),
         );
-        let (carried, start) = match &stream.place {
-            None => (None, Start::At(None)),
-            Some(Place { carried, start }) => (Some(carried), *start),
-        };
+        let carried = stream.place.as_ref().map(|place| &place.carried);
+        let starts = |place: &Place| place.start == Start::At(None);
         let beginning = Beginning {
             run: stream.id(number),
             prepared,
             carried,
-            is_held: start != Start::At(None),
+            is_held: !stream.place.as_ref().is_none_or(starts),
             publish_to: (snapshot, pace),
         };
         match lines.start(&stream.spec, beginning) {
             Ok(line) => {
                 if let Some(place) = &mut stream.place
-                    && let Start::At(state) = place.start
+                    && let Start::At(state) = &mut place.start
                 {
-                    line.go_on(state);
-                    place.start = Start::At(None);
+                    line.go_on(state.take());
                 }
                 self.directory.set_session(number, line.commander());
                 stream.runs(Running::Line(line));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use threadbare_relay::Fence;
-use threadbare_rtp::call::LineState;
+use threadbare_rtp::call::SessionState;
 
 use threadbare_config::StreamSpec;
 
@@ -13,7 +13,7 @@ pub enum Order {
     /// Receive a stream that another node carries, without sending it. The answer is [`Answer::Prepared`].
     Prepare(Carried),
     /// Carry a stream. If the stream is prepared, it continues from the state, else it is started.
-    Start(Carried, Option<LineState>),
+    Start(Carried, Option<SessionState>),
     /// Stop a stream between two packets. The answer is [`Answer::HandedOver`].
     HandOver(Arc<str>),
     /// Stop a stream.
@@ -51,5 +51,5 @@ pub enum Answer {
     /// stream without input counts as prepared too.
     Prepared(Arc<str>),
     /// The stream has stopped on this node. The value contains its state, or `None` if it did not run.
-    HandedOver(Arc<str>, Option<LineState>),
+    HandedOver(Arc<str>, Option<SessionState>),
 }

@@ -74,7 +74,7 @@ fn nothing_is_lost_between_two_processes() {
             speak(&mut old, &mut sender, 0, before);
             let mut found = old.take(B);
             let (now_ns, media) = (old.now_ns, old.call.audio_mut().expect("audio"));
-            let state = media.snapshot(now_ns).unwrap();
+            let state = media.snapshot(now_ns);
             let (give, late_packets) = channel();
             let take = move |packet| give.send(packet).expect("it is heard");
             old.call.divert(now_ns, Box::new(take));

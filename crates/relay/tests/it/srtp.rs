@@ -285,7 +285,7 @@ fn state_continues_after_a_restart() {
             let mut a = secure(&mut bed, Side::A, Some(suite));
             let mut b = secure(&mut bed, Side::B, Some(suite));
             let mut heard = speak(&mut bed, Side::A, &mut a, 0..before);
-            let (taken_ns, state) = (bed.now_ns, bed.call.snapshot(bed.now_ns).unwrap());
+            let (taken_ns, state) = (bed.now_ns, bed.call.snapshot(bed.now_ns));
             // These packets are not in the snapshot.
             heard.extend(speak(&mut bed, Side::A, &mut a, before..before + 20));
             let unsaved_ns = bed.now_ns - taken_ns;
@@ -330,7 +330,7 @@ fn state_continues_after_a_restart() {
 fn invalid_state_is_refused_with_the_reason() {
     let mut bed = bed(false);
     secure(&mut bed, Side::A, Some(Suite::AeadAes128Gcm));
-    let mut state = bed.call.snapshot(0).unwrap();
+    let mut state = bed.call.snapshot(0);
     let source = threadbare_rtp::srtp::SourceState {
         ssrc: threadbare_rtp::id::Ssrc(1),
         rtp: None,

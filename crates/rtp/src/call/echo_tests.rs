@@ -380,7 +380,7 @@ fn state_continues_in_another_process() {
     bed.call.set_echo(true);
     bed.speak(&Side::BOTH, 50);
     bed.wait_ms(200);
-    let state = bed.call.snapshot(bed.now_ns).unwrap();
+    let state = bed.call.snapshot(bed.now_ns);
     let mut next = Bed::new(formats, DirectionConfig::default());
     next.call.set_echo(true);
     let outage = crate::leg::Outage {

@@ -2,41 +2,19 @@
 //! defined here, and the code in [`poll`](super::poll) uses it.
 //!
 //! The next process prepares by *holding* its session. A held session receives from its senders, but sends nothing. It drops each output
-//! packet [`HOLD_NS`] after the packet was due. The previous process stops between two packets and passes on a [`LineState`], which names
-//! the last packet that it sent. The held session continues after that packet, with the numbers and timestamps that follow.
+//! packet [`HOLD_NS`] after the packet was due. The previous process stops between two packets and passes on a [`SessionState`], which
+//! names the last packet that it sent. The held session continues after that packet, with the numbers and timestamps that follow.
 
-use super::time_map::{Anchor, TimeState};
-use crate::id::{SeqNum, Ssrc};
-use crate::leg::{Delivery, Media, SentState};
-
-/// The state of a stream that has stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LineState {
-    /// Our outgoing stream.
-    pub sent: SentState,
-    /// Timestamps of the stream. `None`: nothing was sent, or packets pass verbatim.
-    pub time: Option<TimeState>,
-    /// The active sender, and the last of its packets that was forwarded.
-    pub passed: Option<Passed>,
-}
-
-/// How far a sender's stream was forwarded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passed {
-    /// The sender's stream.
-    pub ssrc: Ssrc,
-    /// The last packet of the sender that was forwarded.
-    pub seq: SeqNum,
-    /// How the sender's timestamps map to the outgoing ones.
-    pub anchor: Option<Anchor>,
-}
+use super::SessionState;
+use crate::id::SeqNum;
+use crate::leg::{Delivery, Media};
 
 /// The state of a stream that receives without sending. It is boxed, because most streams are never held.
 #[derive(Debug)]
 pub(super) enum Hold {
     On,
     /// The next poll is the first one that sends.
-    Ending(Option<LineState>),
+    Ending(Option<SessionState>),
 }
 
 impl Hold {

@@ -4,7 +4,7 @@ use super::direction::Direction;
 use super::flow::Flow;
 use super::handover::Hold;
 use super::out::{Leaves, Out, Scratch, Sending, Work};
-use super::{Channel, LineState, Outgoing, Part, RTCP_BYTES_MAX, Session};
+use super::{Channel, Outgoing, Part, RTCP_BYTES_MAX, Session};
 use crate::leg::{Leg, Lost, Media, MediaPacket, Payload};
 
 impl Session {
@@ -266,22 +266,25 @@ impl Session {
         };
         let flow = self.flows.first();
         let heard = self.legs[flow.from].source().map(|(_, ssrc)| ssrc);
-        let passed = state.and_then(|state| state.passed);
+        let direction = state.as_ref().and_then(|state| state.directions.first());
+        let passed = direction.and_then(|direction| direction.passed);
         let passed = passed.filter(|passed| Some(passed.ssrc) == heard && flow.input().0 == 0);
         if passed.is_none() {
             // It is unknown which of the late packets were sent, so none of them is sent now.
             self.poll_all(now_ns, may_lose, scratch, &mut |_| ());
         }
-        if let Some(LineState { sent, time, .. }) = state {
+        if let Some((direction, sent)) =
+            direction.and_then(|direction| Some((direction, state.as_ref()?.sent(direction)?)))
+        {
             self.with_out(0, now_ns, scratch, &mut |_| (), |flow, work, out| {
                 flow.direction.begin_anew(work, out);
             });
             let flow = self.flows.first_mut();
             let anchor = passed.and_then(|passed| passed.anchor);
-            flow.direction.go_on(now_ns, time, anchor);
+            flow.direction.go_on(now_ns, direction.time, anchor);
             flow.passed_until = passed.map(|passed| passed.seq);
             flow.last_passed = flow.passed_until.or(flow.last_passed);
-            self.legs[flow.to].restore_sent(&sent);
+            self.legs[flow.to].restore_sent(sent);
         }
         true
     }

@@ -13,11 +13,9 @@ use smallvec::SmallVec;
 
 use super::direction::DirectionStats;
 use super::flow::{Flow, Flows};
-use super::handover::{Hold, Passed};
-use super::spec;
-use super::{
-    CallState, Channel, DirectionState, LegId, LineState, SessionError, SessionEvent, SessionSpec,
-};
+use super::handover::Hold;
+use super::{Channel, LegId, SessionError, SessionEvent, SessionSpec, SessionState};
+use super::{spec, state};
 use crate::id::{PayloadType, Ssrc};
 use crate::leg::{Leg, LegStats, Outage, Refusal, Verdict};
 
@@ -352,39 +350,17 @@ impl Session {
         flow.map_or_else(DirectionStats::default, Flow::stats)
     }
 
-    /// Returns the state that another process needs to continue a call. Settings are not part of it. `None`: the session is not a call.
+    /// Returns the state that another process needs to continue. Settings are not part of it. Packets that are still queued here are left to
+    /// that process.
     #[must_use]
-    pub fn snapshot(&self, now_ns: u64) -> Option<CallState> {
-        let [a, b] = &self.legs[..] else {
-            return None;
-        };
-        let (to_b, to_a) = (self.flows.get(0)?, self.flows.get(1)?);
-        Some(CallState {
-            legs: [a.snapshot(now_ns), b.snapshot(now_ns)],
-            directions: [
-                DirectionState::of(&to_b.direction, now_ns),
-                DirectionState::of(&to_a.direction, now_ns),
-            ],
-        })
+    pub fn snapshot(&self, now_ns: u64) -> SessionState {
+        state::of(self, now_ns)
     }
 
-    /// Continues from the state of another process, with its SSRCs, and with numbers and timestamps that follow. Call this only for a call
-    /// that has neither sent nor received anything. Returns how many sequence numbers were skipped towards each party, A first.
-    pub fn restore(&mut self, now_ns: u64, state: &CallState, outage: Outage) -> [u16; 2] {
-        [0, 1].map(|index: usize| {
-            let direction = &state.directions[1 - index];
-            let skipped_packets = outage.skipped_packets(direction.packet_ns);
-            if let Some(leg) = self.legs.get_mut(index) {
-                leg.restore(now_ns, &state.legs[index], skipped_packets);
-            }
-            if let Some(time) = direction.time
-                && let Some(flow) = self.flows.get_mut(1 - index)
-            {
-                let to = &mut flow.direction;
-                to.restore_time(now_ns, time, outage.elapsed_ns);
-            }
-            skipped_packets
-        })
+    /// Continues from the state of another process, with its SSRCs, and with numbers and timestamps that follow. Call this only for a session
+    /// that has neither sent nor received anything.
+    pub fn restore(&mut self, now_ns: u64, state: &SessionState, outage: Outage) {
+        state::restore(self, now_ns, state, outage);
     }
 
     /// Gives up all packets that were received from a leg and not forwarded yet: see [`Leg::give_up`](crate::leg::Leg::give_up).
@@ -411,30 +387,11 @@ impl Session {
 
     /// Ends the [`hold`](Self::hold) at the next poll. The output continues after the last packet that another process has forwarded. If
     /// that is unknown, it continues with the packets that are due from now on.
-    pub fn go_on(&mut self, state: Option<LineState>) {
+    pub fn go_on(&mut self, state: Option<SessionState>) {
         if let Some(hold) = &mut self.hold
             && matches!(**hold, Hold::On)
         {
             **hold = Hold::Ending(state);
-        }
-    }
-
-    /// Returns the state of a stream that has stopped, for the process that continues it. Packets that are still queued here are left to
-    /// that process.
-    #[must_use]
-    pub fn state(&self, now_ns: u64) -> LineState {
-        let flow = self.flows.first();
-        let is_main = flow.input().0 == 0;
-        let source = self.legs[flow.from].source().filter(|_| is_main);
-        let passed = source.zip(flow.last_passed);
-        LineState {
-            sent: self.legs[flow.to].sent_state(),
-            time: flow.direction.time_state(now_ns),
-            passed: passed.map(|((_, ssrc), seq)| Passed {
-                ssrc,
-                seq,
-                anchor: flow.direction.anchor(),
-            }),
         }
     }
 }

@@ -350,7 +350,7 @@ fn handed_over(stream: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<V
             bed.hand_in(Channel::Rtp, sender(), &packet(number));
         }
         if number == 90 {
-            state = Some(first.stream.state(first.now_ns));
+            state = Some(first.stream.snapshot(first.now_ns));
         }
         if let Some(state) = state.take_if(|_| u64::from(number - 90) * 20 >= late_ms) {
             assert_eq!(second.sent, []);

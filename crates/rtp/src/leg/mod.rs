@@ -355,12 +355,8 @@ impl Leg {
     /// Returns the state that another process needs to continue this leg.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> LegState {
-        let sent = self.session.stats();
         LegState {
-            ssrc: sent.ssrc,
-            next_seq: self.seq,
-            packets_sent: sent.packets_sent,
-            octets_sent: sent.octets_sent,
+            sent: self.sent_state(),
             source: self.admission.source(),
             rtcp_from: self.rtcp_from.map(|(address, _)| address),
             is_fixed: self.admission.is_fixed(now_ns),
@@ -370,10 +366,8 @@ impl Leg {
     /// Continues where another process stopped, skipping [`Outage::skipped_packets`] numbers. Call this only for a leg that has neither
     /// sent nor received anything.
     pub fn restore(&mut self, now_ns: u64, state: &LegState, skipped_packets: u16) {
-        self.session.set_ssrc(state.ssrc);
-        self.session
-            .restore_sent(state.packets_sent, state.octets_sent);
-        self.seq = state.next_seq.plus(skipped_packets);
+        self.restore_sent(&state.sent);
+        self.seq = self.seq.plus(skipped_packets);
         self.admission.restore(now_ns, state.source, state.is_fixed);
         if let Some((address, ssrc, _)) = state.source {
             self.session

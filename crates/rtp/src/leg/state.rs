@@ -37,16 +37,10 @@ impl Outage {
 }
 
 /// The state of a [`Leg`](super::Leg): our own stream and the peer's addresses.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegState {
-    /// Our SSRC.
-    pub ssrc: Ssrc,
-    /// The number of the next packet.
-    pub next_seq: SeqNum,
-    /// Number of RTP packets that were sent, for sender reports.
-    pub packets_sent: u64,
-    /// Number of bytes in the payloads of those packets.
-    pub octets_sent: u64,
+    /// The stream that the leg sends.
+    pub sent: SentState,
     /// The current source, with the number of its last packet.
     pub source: Option<(SocketAddr, Ssrc, SeqNum)>,
     /// Source address of the current source's RTCP.

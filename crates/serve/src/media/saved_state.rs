@@ -8,16 +8,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use threadbare_control::calls::{Media, StreamId, StreamSpec};
-use threadbare_relay::{CallHandle, LatePacket, MediaCallState, MediaSession, MediaSpec};
+use threadbare_relay::{AudioState, CallHandle, LatePacket, MediaSession, MediaSpec};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::id::{SeqNum, Ssrc};
-use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX};
+use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX, SentState};
 use threadbare_rtp::srtp::ProtectionState;
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::plays::Played;
-use super::state::{PlayState, SessionState, StreamState};
+use super::state::{PlayState, SavedState, StreamState};
 use super::{MediaWorkers, copies};
 use crate::spec::{self, FIRST_SEQ_MASK};
 use crate::store::{Before, WriteQueue};
@@ -307,14 +307,14 @@ impl StateSaver {
         let heard_ns = state.heard_ns.map(|at_ns| at_ns.map(heard));
         self.heard.push((stream, Media { heard_ns }));
         let restored = match (&mut *session, state.session) {
-            (MediaSession::Audio(media), SessionState::Audio(mut state)) => {
+            (MediaSession::Audio(media), SavedState::Audio(mut state)) => {
                 let outage = reckon(&mut state, age, spec, &mut random_number);
                 if self.late_packets.contains_key(&stream) {
                     media.wait_for_late_packets(now_ns.saturating_add(LATE_PACKETS_NS), &state);
                 }
                 media.restore(now_ns, &state, outage)
             }
-            (MediaSession::Forward(forward), SessionState::Forward(mut state)) => {
+            (MediaSession::Forward(forward), SavedState::Forward(mut state)) => {
                 for side in Side::BOTH {
                     carry_key(&mut state.protections[side as usize], spec, side);
                 }
@@ -367,7 +367,7 @@ impl Age {
 /// Prepares a state so that no sequence number is used twice. Normally, some numbers are skipped. If it is not known how many, or if they
 /// are too many, the stream gets another SSRC, whose numbers are all unused.
 fn reckon(
-    state: &mut MediaCallState,
+    state: &mut AudioState,
     age: Age,
     spec: &StreamSpec,
     random: &mut dyn FnMut() -> u64,
@@ -377,18 +377,25 @@ fn reckon(
         elapsed_ns: age.elapsed_ns,
         unsaved_ns,
     };
+    let is_known = age.unsaved_ns.is_some();
     for side in Side::BOTH {
-        let direction = &mut state.call.directions[side.other() as usize];
-        if direction.time.is_none() {
-            // No packet was sent yet, so the packet time is unknown. Assume the shortest.
-            direction.packet_ns = direction.packet_ns.min(PACKET_NS_MIN);
+        let mut packet_ns = PACKET_NS_MIN;
+        if let Some(direction) = state.session.direction_to_mut(side) {
+            if direction.time.is_none() {
+                // No packet was sent yet, so the packet time is unknown. Assume the shortest.
+                direction.packet_ns = direction.packet_ns.min(PACKET_NS_MIN);
+            }
+            packet_ns = direction.packet_ns;
         }
-        let is_known = age.unsaved_ns.is_some();
-        if !is_known || outage.skipped_packets(direction.packet_ns) == SKIPPED_PACKETS_MAX {
-            let leg = &mut state.call.legs[side as usize];
-            leg.ssrc = Ssrc(random() as u32);
-            leg.next_seq = SeqNum(random() as u16 & FIRST_SEQ_MASK);
-            (leg.packets_sent, leg.octets_sent) = (0, 0);
+        if (!is_known || outage.skipped_packets(packet_ns) == SKIPPED_PACKETS_MAX)
+            && let Some(leg) = state.session.legs.get_mut(side as usize)
+        {
+            leg.sent = SentState {
+                ssrc: Ssrc(random() as u32),
+                next_seq: SeqNum(random() as u16 & FIRST_SEQ_MASK),
+                packets_sent: 0,
+                octets_sent: 0,
+            };
         }
         if let Some(protection) = state.protections[side as usize]
             .as_mut()
@@ -429,11 +436,11 @@ fn state_of(
         MediaSession::Audio(media) => {
             let call = media.session();
             let heard_ns = Side::BOTH.map(|side| call.leg(side).heard_ns());
-            (heard_ns, SessionState::Audio(media.snapshot(now_ns)?))
+            (heard_ns, SavedState::Audio(media.snapshot(now_ns)))
         }
         MediaSession::Forward(forward) => {
             let heard_ns = forward.stats().map(|side| side.received[0].last_ns);
-            (heard_ns, SessionState::Forward(forward.snapshot(now_ns)))
+            (heard_ns, SavedState::Forward(forward.snapshot(now_ns)))
         }
         // The stream was handed over, so its state is at another node.
         MediaSession::Diverted(_) => return None,
@@ -492,10 +499,10 @@ mod tests {
         }
     }
 
-    fn media(state: StreamState) -> MediaCallState {
+    fn media(state: StreamState) -> AudioState {
         match state.session {
-            SessionState::Audio(state) => state,
-            SessionState::Forward(_) => panic!("audio"),
+            SavedState::Audio(state) => state,
+            SavedState::Forward(_) => panic!("audio"),
         }
     }
 
@@ -537,7 +544,7 @@ mod tests {
             packet_ms in 1..200_u64, elapsed_ms in 0..400_000_u64, kind in 0..3_u8, has_sent: bool,
         ) {
             let mut state = media(audio(SUITE));
-            for direction in &mut state.call.directions {
+            for direction in &mut state.session.directions {
                 direction.packet_ns = packet_ms * 1_000_000;
                 if !has_sent {
                     direction.time = None;
@@ -555,13 +562,13 @@ mod tests {
             let outage = reckon(&mut state, age, &spec([None, None]), &mut random);
             prop_assert_eq!(outage.elapsed_ns, elapsed_ns);
             for side in Side::BOTH {
-                let (old, new) = (&before.call.legs[side as usize], &state.call.legs[side as usize]);
-                let direction = &state.call.directions[side.other() as usize];
+                let (old, new) = (&before.session.legs[side as usize], &state.session.legs[side as usize]);
+                let direction = &state.session.directions[side.other() as usize];
                 // Before the first packet, the packet time is unknown.
-                let shortest_ns = if before.call.directions[side.other() as usize].time.is_some() { packet_ms * 1_000_000 } else { PACKET_NS_MIN };
+                let shortest_ns = if before.session.directions[side.other() as usize].time.is_some() { packet_ms * 1_000_000 } else { PACKET_NS_MIN };
                 let may_have_left = unsaved_ns.map(|ns| ns / shortest_ns);
                 let skipped = u64::from(outage.skipped_packets(direction.packet_ns));
-                let is_new = old.ssrc != new.ssrc;
+                let is_new = old.sent.ssrc != new.sent.ssrc;
                 prop_assert!(is_new || may_have_left.is_some_and(|packets| skipped >= packets));
                 // After a short outage, the skipped numbers must look like a gap, not like a restart (RFC 3550, appendix A.1).
                 let is_short = elapsed_ms < 20_000 && packet_ms >= 20 && unsaved_ns.is_some();

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 use threadbare_control::saved::{Format, FormatError, Reader, SavedKey};
-use threadbare_relay::{ForwardState, MediaCallState};
-use threadbare_rtp::call::{CallState, DirectionState, Part, TimeState};
+use threadbare_relay::{AudioState, ForwardState};
+use threadbare_rtp::call::{DirectionState, LegId, Part, SessionState, TimeState};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::leg::{GateState, LegState};
+use threadbare_rtp::leg::{GateState, LegState, SentState};
 use threadbare_rtp::srtp::{Keys, PacketIndex, ProtectionState, SourceState};
 
 use threadbare_process::system::unix_at_zero_ns;
@@ -28,7 +29,7 @@ pub(super) struct StreamState {
     /// The files that side A and side B were hearing.
     #[serde(rename = "playbacks")]
     pub(super) plays: [Option<PlayState>; 2],
-    pub(super) session: SessionState,
+    pub(super) session: SavedState,
 }
 
 /// The part of a file that is still to be played.
@@ -60,8 +61,8 @@ impl PlayState {
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "SavedMediaSession")]
-pub(super) enum SessionState {
-    Audio(MediaCallState),
+pub(super) enum SavedState {
+    Audio(AudioState),
     Forward(ForwardState),
 }
 
@@ -87,9 +88,11 @@ impl StreamState {
     }
 }
 
-impl Serialize for SessionState {
+impl Serialize for SavedState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        SavedMediaSession::of(self).serialize(serializer)
+        let saved = SavedMediaSession::of(self);
+        let saved = saved.ok_or_else(|| S::Error::custom("not a session of two parties"))?;
+        saved.serialize(serializer)
     }
 }
 
@@ -128,28 +131,38 @@ enum SavedMediaSession {
 }
 
 impl SavedMediaSession {
-    fn of(state: &SessionState) -> SavedMediaSession {
+    /// Returns `None` if the session does not have two parties.
+    fn of(state: &SavedState) -> Option<SavedMediaSession> {
         let protections = |states: &[Option<ProtectionState>; 2]| {
             [0, 1].map(|at: usize| states[at].as_ref().map(SavedProtection::of))
         };
-        match state {
-            SessionState::Audio(state) => SavedMediaSession::Audio {
-                legs: [0, 1].map(|at: usize| SavedLeg::of(&state.call.legs[at])),
-                directions: state.call.directions.map(SavedDirection::of),
+        let audio = |state: &AudioState| {
+            let [a, b] = state.session.legs[..] else {
+                return None;
+            };
+            let [to_b, to_a] = state.session.directions[..] else {
+                return None;
+            };
+            Some(SavedMediaSession::Audio {
+                legs: [a, b].map(SavedLeg::of),
+                directions: [to_b, to_a].map(SavedDirection::of),
                 protections: protections(&state.protections),
-            },
-            SessionState::Forward(state) => SavedMediaSession::Forward {
+            })
+        };
+        match state {
+            SavedState::Audio(state) => audio(state),
+            SavedState::Forward(state) => Some(SavedMediaSession::Forward {
                 gates: state.gates.map(SavedGate::of),
                 protections: protections(&state.protections),
-            },
+            }),
         }
     }
 }
 
-impl TryFrom<SavedMediaSession> for SessionState {
+impl TryFrom<SavedMediaSession> for SavedState {
     type Error = &'static str;
 
-    fn try_from(saved: SavedMediaSession) -> Result<SessionState, &'static str> {
+    fn try_from(saved: SavedMediaSession) -> Result<SavedState, &'static str> {
         let protections = |[a, b]: [Option<SavedProtection>; 2]| {
             let one = |saved: Option<SavedProtection>| saved.map(SavedProtection::load).transpose();
             Ok::<_, &'static str>([one(a)?, one(b)?])
@@ -159,17 +172,20 @@ impl TryFrom<SavedMediaSession> for SessionState {
                 legs,
                 directions,
                 protections: saved,
-            } => SessionState::Audio(MediaCallState {
-                call: CallState {
-                    legs: legs.map(SavedLeg::load),
-                    directions: directions.map(SavedDirection::load),
-                },
-                protections: protections(saved)?,
-            }),
+            } => {
+                let [to_b, to_a] = directions;
+                SavedState::Audio(AudioState {
+                    session: SessionState {
+                        legs: legs.into_iter().map(SavedLeg::load).collect(),
+                        directions: vec![to_b.load(LegId::B), to_a.load(LegId::A)],
+                    },
+                    protections: protections(saved)?,
+                })
+            }
             SavedMediaSession::Forward {
                 gates,
                 protections: saved,
-            } => SessionState::Forward(ForwardState {
+            } => SavedState::Forward(ForwardState {
                 gates: gates.map(SavedGate::load),
                 protections: protections(saved)?,
             }),
@@ -196,12 +212,12 @@ struct SavedSender {
 }
 
 impl SavedLeg {
-    fn of(state: &LegState) -> SavedLeg {
+    fn of(state: LegState) -> SavedLeg {
         SavedLeg {
-            ssrc: state.ssrc.0,
-            next_seq: state.next_seq.0,
-            packets_sent: state.packets_sent,
-            octets_sent: state.octets_sent,
+            ssrc: state.sent.ssrc.0,
+            next_seq: state.sent.next_seq.0,
+            packets_sent: state.sent.packets_sent,
+            octets_sent: state.sent.octets_sent,
             source: state.source.map(|(address, ssrc, seq)| SavedSender {
                 address,
                 ssrc: ssrc.0,
@@ -215,10 +231,12 @@ impl SavedLeg {
     fn load(self) -> LegState {
         let sender = |saved: SavedSender| (saved.address, Ssrc(saved.ssrc), SeqNum(saved.last_seq));
         LegState {
-            ssrc: Ssrc(self.ssrc),
-            next_seq: SeqNum(self.next_seq),
-            packets_sent: self.packets_sent,
-            octets_sent: self.octets_sent,
+            sent: SentState {
+                ssrc: Ssrc(self.ssrc),
+                next_seq: SeqNum(self.next_seq),
+                packets_sent: self.packets_sent,
+                octets_sent: self.octets_sent,
+            },
             source: self.source.map(sender),
             rtcp_from: self.rtcp_from,
             is_fixed: self.is_fixed,
@@ -252,8 +270,10 @@ impl SavedDirection {
         }
     }
 
-    fn load(self) -> DirectionState {
+    fn load(self, to: LegId) -> DirectionState {
         DirectionState {
+            to,
+            passed: None,
             time: self.time.map(|saved| TimeState {
                 end: RtpTime(saved.end),
                 end_in_ns: saved.end_in_ns,
@@ -406,10 +426,12 @@ pub(super) mod tests {
     pub(in super::super) fn audio(suite: Suite) -> StreamState {
         let from = Some("[2001:db8::1]:4000".parse().expect("an address"));
         let leg = |ssrc: u32| LegState {
-            ssrc: Ssrc(ssrc),
-            next_seq: SeqNum(9),
-            packets_sent: 1 << 40,
-            octets_sent: 5,
+            sent: SentState {
+                ssrc: Ssrc(ssrc),
+                next_seq: SeqNum(9),
+                packets_sent: 1 << 40,
+                octets_sent: 5,
+            },
             source: from.map(|from| (from, Ssrc(8), SeqNum(3))),
             rtcp_from: from,
             is_fixed: ssrc == 1,
@@ -419,7 +441,9 @@ pub(super) mod tests {
             end_in_ns: -5,
             clock_rate_hz: 48_000,
         };
-        let direction = |time| DirectionState {
+        let direction = |to, time| DirectionState {
+            to,
+            passed: None,
             time,
             packet_ns: 20_000_000,
         };
@@ -437,10 +461,10 @@ pub(super) mod tests {
                     duration_ns: Some(7),
                 }),
             ],
-            session: SessionState::Audio(MediaCallState {
-                call: CallState {
-                    legs: [leg(1), leg(2)],
-                    directions: [direction(None), direction(Some(time))],
+            session: SavedState::Audio(AudioState {
+                session: SessionState {
+                    legs: vec![leg(1), leg(2)],
+                    directions: vec![direction(LegId::B, None), direction(LegId::A, Some(time))],
                 },
                 protections: [None, Some(protection(suite))],
             }),
@@ -454,7 +478,7 @@ pub(super) mod tests {
             is_fixed: true,
         };
         let forward = StreamState {
-            session: SessionState::Forward(ForwardState {
+            session: SavedState::Forward(ForwardState {
                 gates: [gate, GateState::default()],
                 protections: [Some(protection(Suite::AeadAes256Gcm)), None],
             }),
@@ -512,14 +536,16 @@ pub(super) mod tests {
                 }),
                 None,
             ],
-            session: SessionState::Audio(MediaCallState {
-                call: CallState {
-                    legs: [
+            session: SavedState::Audio(AudioState {
+                session: SessionState {
+                    legs: vec![
                         LegState {
-                            ssrc: Ssrc(0xdead_beef),
-                            next_seq: SeqNum(65_535),
-                            packets_sent: 5_000_000_000,
-                            octets_sent: 800_000_000_000,
+                            sent: SentState {
+                                ssrc: Ssrc(0xdead_beef),
+                                next_seq: SeqNum(65_535),
+                                packets_sent: 5_000_000_000,
+                                octets_sent: 800_000_000_000,
+                            },
                             source: Some((
                                 "198.51.100.1:4000".parse().expect("an address"),
                                 Ssrc(17),
@@ -529,17 +555,21 @@ pub(super) mod tests {
                             is_fixed: true,
                         },
                         LegState {
-                            ssrc: Ssrc(23),
-                            next_seq: SeqNum(0),
-                            packets_sent: 0,
-                            octets_sent: 0,
+                            sent: SentState {
+                                ssrc: Ssrc(23),
+                                next_seq: SeqNum(0),
+                                packets_sent: 0,
+                                octets_sent: 0,
+                            },
                             source: None,
                             rtcp_from: "[2001:db8::2]:5001".parse().ok(),
                             is_fixed: false,
                         },
                     ],
-                    directions: [
+                    directions: vec![
                         DirectionState {
+                            to: LegId::B,
+                            passed: None,
                             time: Some(TimeState {
                                 end: RtpTime(4_000_000_000),
                                 end_in_ns: -20_000_000,
@@ -548,6 +578,8 @@ pub(super) mod tests {
                             packet_ns: 20_000_000,
                         },
                         DirectionState {
+                            to: LegId::A,
+                            passed: None,
                             time: None,
                             packet_ns: 30_000_000,
                         },
@@ -598,7 +630,7 @@ pub(super) mod tests {
             taken_unix_ns: 2,
             heard_ns: [None, Some(3)],
             plays: [None, None],
-            session: SessionState::Forward(ForwardState {
+            session: SavedState::Forward(ForwardState {
                 gates: [
                     GateState {
                         address: "198.51.100.1:4010".parse().ok(),
@@ -666,11 +698,11 @@ pub(super) mod tests {
         let bytes = audio_without_names().to_bytes();
         let state = StreamState::from_bytes(&without_field(&bytes, "rtcp_from"));
         let mut expected = audio_without_names();
-        let SessionState::Audio(audio) = &mut expected.session else {
+        let SavedState::Audio(audio) = &mut expected.session else {
             panic!("it is audio");
         };
-        audio.call.legs[0].rtcp_from = None;
-        audio.call.legs[1].rtcp_from = None;
+        audio.session.legs[0].rtcp_from = None;
+        audio.session.legs[1].rtcp_from = None;
         assert_eq!(state, Ok(expected));
         let error = StreamState::from_bytes(&without_field(&bytes, "next_seq"));
         let reason = "missing field `next_seq`".to_owned();
@@ -690,7 +722,7 @@ pub(super) mod tests {
     #[test]
     fn invalid_keys_are_refused_with_the_reason() {
         let state = StreamState {
-            session: SessionState::Forward(ForwardState {
+            session: SavedState::Forward(ForwardState {
                 gates: Default::default(),
                 protections: [Some(protection(Suite::AeadAes128Gcm)), None],
             }),
@@ -725,11 +757,11 @@ pub(super) mod tests {
             if let Some(play) = &mut state.plays[0] {
                 (play.file, play.duration_ns) = (file.into(), times.3);
             }
-            let SessionState::Audio(audio) = &mut state.session else {
+            let SavedState::Audio(audio) = &mut state.session else {
                 panic!("it is audio");
             };
-            (audio.call.legs[1].next_seq, audio.call.legs[1].octets_sent) = (SeqNum(seq), sent);
-            if let Some(time) = &mut audio.call.directions[0].time {
+            (audio.session.legs[1].sent.next_seq, audio.session.legs[1].sent.octets_sent) = (SeqNum(seq), sent);
+            if let Some(time) = &mut audio.session.directions[0].time {
                 (time.end, time.end_in_ns) = (RtpTime(end), end_in_ns);
             }
             if let Some(protection) = &mut audio.protections[0] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use threadbare_rtp::call::LineState;
+use threadbare_rtp::call::SessionState;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Gateway, Running, Stream, watched};
@@ -30,12 +30,12 @@ pub(super) struct Place {
     pub(super) start: Start,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Start {
     /// The stream only receives until the cluster starts it.
     Held,
     /// The stream sends at once. If there is a state of the previous owner, the first run continues from it.
-    At(Option<LineState>),
+    At(Option<SessionState>),
 }
 
 impl Carriage {
@@ -84,7 +84,7 @@ impl Gateway {
         }
     }
 
-    fn start_carried(&mut self, carried: Carried, state: Option<LineState>) {
+    fn start_carried(&mut self, carried: Carried, state: Option<SessionState>) {
         let name: Arc<str> = carried.spec.name.as_str().into();
         let number = self.carriage.numbers.get(&name);
         let stream = number.and_then(|number| self.streams.get_mut(number));
@@ -130,8 +130,8 @@ impl Gateway {
     fn displace(
         &mut self,
         name: &Arc<str>,
-        end: impl FnOnce(&mut Stream) -> Option<LineState>,
-    ) -> Option<LineState> {
+        end: impl FnOnce(&mut Stream) -> Option<SessionState>,
+    ) -> Option<SessionState> {
         let number = self.carriage.numbers.remove(name)?;
         let state = self.streams.get_mut(&number).and_then(end);
         self.streams.remove(&number);
@@ -172,7 +172,7 @@ impl Gateway {
 }
 
 impl Stream {
-    fn hand_over(&mut self) -> Option<LineState> {
+    fn hand_over(&mut self) -> Option<SessionState> {
         match std::mem::replace(&mut self.running, Running::No) {
             Running::Line(line) => line.hand_over(),
             Running::Pipeline(_) | Running::No | Running::Asking => None,

@@ -12,7 +12,7 @@ use threadbare_relay::{
     AudioSession, CallHandle, Commander, CreateError, Engine, EngineError, Fence, LegPorts, Pace,
     Settings, SharedSnapshot, SocketError, Unreachable,
 };
-use threadbare_rtp::call::{LegId, LineState, SessionError, SessionEvent, SessionSpec, Side};
+use threadbare_rtp::call::{LegId, SessionError, SessionEvent, SessionSpec, SessionState, Side};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
@@ -360,7 +360,7 @@ impl RunningLine {
     }
 
     /// Makes a held stream send from now on.
-    pub fn go_on(&self, state: Option<LineState>) {
+    pub fn go_on(&self, state: Option<SessionState>) {
         if let Some(handle) = &self.handle {
             // This fails if the stream no longer exists. It has reported its end itself.
             let _ = handle.command(move |line, _| line.go_on(state));
@@ -371,12 +371,12 @@ impl RunningLine {
     /// stream no longer exists. Also returns `None` if its output is SRTP: the next process then uses another SSRC, so no part of a key
     /// stream is used twice.
     #[must_use]
-    pub fn hand_over(mut self) -> Option<LineState> {
+    pub fn hand_over(mut self) -> Option<SessionState> {
         let line = self.handle.take()?.remove()?;
         if self.encrypts {
             return None;
         }
-        Some(line.session().state(clock_now_ns()))
+        Some(line.session().snapshot(clock_now_ns()))
     }
 
     /// Stops the stream. After this call, its ports are free.
