@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use threadbare_rtp::call::{Anchor, DirectionState, LegId, Passed, SessionState, TimeState};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::leg::{LegState, SentState};
+use threadbare_rtp::leg::SentState;
 
 /// Version of the format. Increment it if the format changes.
 const VERSION: u8 = 1;
@@ -26,11 +26,8 @@ struct Saved {
 /// Encodes a position for [`decode`]. Returns no bytes if the position is unknown.
 #[must_use]
 pub(super) fn encode(state: Option<&SessionState>) -> Vec<u8> {
-    let of_stream = |state: &SessionState| {
-        let direction = *state.directions.first()?;
-        Some((direction, *state.sent(&direction)?))
-    };
-    let saved = state.and_then(of_stream).map(|(direction, sent)| Saved {
+    let saved = state.and_then(SessionState::output);
+    let saved = saved.map(|(sent, direction)| Saved {
         version: VERSION,
         ssrc: sent.ssrc.0,
         next_seq: sent.next_seq.0,
@@ -79,22 +76,14 @@ pub(super) fn decode(bytes: &[u8]) -> Option<SessionState> {
     is_known.then(|| position(sent, time, passed))
 }
 
-/// Returns a state that has only the position of the output.
 fn position(sent: SentState, time: Option<TimeState>, passed: Option<Passed>) -> SessionState {
-    SessionState {
-        legs: vec![LegState {
-            sent,
-            source: None,
-            rtcp_from: None,
-            is_fixed: false,
-        }],
-        directions: vec![DirectionState {
-            to: LegId::A,
-            time,
-            packet_ns: 0,
-            passed,
-        }],
-    }
+    let direction = DirectionState {
+        to: LegId::A,
+        time,
+        packet_ns: 0,
+        passed,
+    };
+    SessionState::of_output(sent, direction)
 }
 
 #[cfg(test)]

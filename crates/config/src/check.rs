@@ -49,6 +49,7 @@ pub(super) fn check(
     });
     let cluster = cluster.flatten();
     let restart = checker.restart(&raw.restart);
+    let positions = tables::kept(&mut checker, raw.restart.state.as_ref(), "state", "file");
     let mut streams = Vec::new();
     for stream in &raw.stream {
         let first = streams.len();
@@ -69,16 +70,13 @@ pub(super) fn check(
         .as_ref()
         .map(|raw| tables::serving(&mut checker, raw, moved));
     if raw.stream.is_empty() && serving.is_none() && raw.cluster.is_none() {
-        checker.problems.add_missing(
-            "the file has neither [[stream]] nor [ng], so there is nothing to do",
-            "add a [[stream]] with name and listen, or [ng] for calls of a SIP proxy",
-            text.len()..text.len(),
-        );
+        checker.has_nothing_to_do(text.len());
     }
     let store = checker.store.take();
     checker.problems.into_result(Config {
         contexts,
         restart,
+        positions,
         streams,
         alarms,
         history,
@@ -125,6 +123,14 @@ impl Checker<'_> {
             count,
             wait_ms,
         }
+    }
+
+    fn has_nothing_to_do(&mut self, end: usize) {
+        self.problems.add_missing(
+            "the file has neither [[stream]] nor [ng], so there is nothing to do",
+            "add a [[stream]] with name and listen, or [ng] for calls of a SIP proxy",
+            end..end,
+        );
     }
 
     fn restart(&mut self, raw: &RawRestart) -> Restart {

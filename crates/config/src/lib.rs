@@ -63,6 +63,8 @@ pub struct Config {
     pub contexts: Contexts,
     /// The waits before a failed stream is restarted.
     pub restart: Restart,
+    /// File in which the positions of the streams are kept.
+    pub positions: StateLocation,
     /// The streams. No two of them have the same name or the same listening port.
     pub streams: Vec<StreamSpec>,
     /// Settings of alarms.
@@ -263,8 +265,18 @@ impl Config {
         let has_streams = !self.streams.is_empty() || self.cluster.is_some();
         has_streams.then(|| self.history.path(HISTORY)).flatten()
     }
+
+    /// Returns the file in which the positions of the streams are kept. `None`: they are not kept, because streams end with the process, or
+    /// because other nodes of a cluster continue them.
+    #[must_use]
+    pub fn positions_file(&self) -> Option<PathBuf> {
+        let is_alone = !self.streams.is_empty() && self.cluster.is_none();
+        is_alone.then(|| self.positions.path(POSITIONS)).flatten()
+    }
 }
 
+/// Name of the file of positions in systemd's folder.
+const POSITIONS: &str = "streams.state";
 /// Name of the history's folder in systemd's folder.
 const HISTORY: &str = "history";
 

@@ -24,10 +24,11 @@ impl Config {
             ("count".to_owned(), Value::from(self.contexts.count)),
             ("wait".to_owned(), Value::from(self.contexts.wait_ms)),
         ]);
-        let restart = Table::from_iter([
+        let mut restart = Table::from_iter([
             ("first".to_owned(), millis(self.restart.first)),
             ("max".to_owned(), millis(self.restart.max)),
         ]);
+        restart.extend(location(&self.positions).map(|state| ("state".to_owned(), state)));
         let streams = self
             .streams
             .iter()

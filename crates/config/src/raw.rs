@@ -67,6 +67,7 @@ table!(#[derive(Default)] RawRestart {
     optional {
         first: i64,
         max: i64,
+        state: toml::Value,
     }
 });
 

@@ -114,6 +114,7 @@ impl Publishing {
             peak: values.peak.max(peak),
         };
         drop(values);
+        self.snapshot.publish_state(now_ns, session);
         self.next_ns = now_ns + self.pace.period_ns();
         if is_whole {
             self.next_whole_ns = now_ns + WHOLE_NS;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use threadbare_rtp::call::{Session, SessionState};
 use threadbare_rtp::id::Ssrc;
 use threadbare_rtp::leg::{Leg, Payload};
 use threadbare_rtp::session::RemoteView;
@@ -54,6 +55,10 @@ struct Shared {
     /// Whether a restart of integrated loudness, range and the highest peak was requested.
     is_programme_due: AtomicBool,
     listeners: Listeners,
+    /// Whether the session publishes its state, too.
+    keeps_state: AtomicBool,
+    /// The last state with its time, ns.
+    state: Mutex<Option<(u64, SessionState)>>,
 }
 
 /// The values in a stream's snapshot.
@@ -181,6 +186,26 @@ impl SharedSnapshot {
     #[must_use]
     pub fn listen_with_room(&self, room_bytes: usize) -> Listening {
         self.0.listeners.listen(room_bytes)
+    }
+
+    /// Makes the session publish its state with each snapshot.
+    pub fn keep_state(&self) {
+        self.0.keeps_state.store(true, Relaxed);
+    }
+
+    /// Returns the last published state with its time, ns of CLOCK_MONOTONIC.
+    #[must_use]
+    pub fn state(&self) -> Option<(u64, SessionState)> {
+        lock(&self.0.state).clone()
+    }
+
+    /// Publishes the state of a session, if it is wanted. If a reader is using the last one, the next turn publishes.
+    pub(crate) fn publish_state(&self, now_ns: u64, session: &Session) {
+        if self.0.keeps_state.load(Relaxed)
+            && let Ok(mut state) = self.0.state.try_lock()
+        {
+            *state = Some((now_ns, session.snapshot(now_ns)));
+        }
     }
 
     pub(crate) fn listeners(&self) -> &Listeners {

@@ -17,6 +17,7 @@ use threadbare_rtp::codec::Encoding;
 use self::carried::{Carriage, Place, Start};
 use crate::backoff::Backoff;
 use crate::event::{Event, Prepared, RunId};
+use crate::kept::{KeepError, Kept};
 use crate::lines::{
     Beginning, Lines, Preparer, RunningLine, recorded_format, recorded_sample_bytes,
 };
@@ -50,6 +51,7 @@ pub struct Gateway {
     ready: BTreeSet<(Instant, usize)>,
     carriage: Carriage,
     recorder: Recorder,
+    kept: Kept,
     events: Receiver<Event>,
     sender: Sender<Event>,
 }
@@ -73,6 +75,9 @@ pub enum StartError {
     /// A folder for recordings cannot be used.
     #[error(transparent)]
     Recordings(#[from] RootError),
+    /// The file of the streams' positions cannot be used.
+    #[error(transparent)]
+    Positions(#[from] KeepError),
 }
 
 /// The reason why [`Gateway::handle_for`] returned.
@@ -141,6 +146,10 @@ impl Gateway {
     pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
         let (sender, events) = channel();
         let directory = Directory::default();
+        let kept = match config.positions_file() {
+            Some(path) => Kept::open(&path, directory.clone())?,
+            None => Kept::default(),
+        };
         let carrier = match elements {
             Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())),
             Elements::Stock => Carrier::Stock(Stock::new(&config.streams, sender.clone())?),
@@ -158,6 +167,7 @@ impl Gateway {
             ready: BTreeSet::new(),
             carriage: Carriage::default(),
             recorder: Recorder::default(),
+            kept,
             events,
             sender,
         };
@@ -205,24 +215,22 @@ impl Gateway {
         };
         // Streams are ended first, because new streams may need their ports.
         self.streams.retain(|number, stream| {
-            let stays = match wanted.get(&stream.spec.name) {
-                Some(spec) if *spec == stream.spec => true,
+            match wanted.get(&stream.spec.name) {
+                Some(spec) if *spec == stream.spec => {
+                    drop(wanted.remove(&stream.spec.name));
+                    return true;
+                }
                 Some(_) => {
                     changed.restarted += 1;
-                    false
+                    stream.pause(&mut self.kept);
                 }
                 None => {
                     changed.removed += 1;
-                    false
+                    stream.stop();
                 }
-            };
-            if stays {
-                drop(wanted.remove(&stream.spec.name))
-            } else {
-                stream.stop();
-                self.directory.remove(*number);
             }
-            stays
+            self.directory.remove(*number);
+            false
         });
         let new: Vec<StreamSpec> = names
             .iter()
@@ -416,6 +424,9 @@ impl Gateway {
             self.handle_for(Some(limit.min(2 * slice + latency + DRAIN_SPARE)));
         }
         let mut draining = HashSet::new();
+        if self.kept.has_file() {
+            self.pause_all();
+        }
         for (number, stream) in &self.streams {
             match &stream.running {
                 Running::Line(line) => line.finish(),
@@ -449,11 +460,22 @@ impl Gateway {
             }
         }
         let undone = draining.len();
-        self.log_stats();
+        if !self.kept.has_file() {
+            self.log_stats();
+        }
         for stream in self.streams.values_mut() {
             stream.stop();
         }
+        self.kept.end();
         undone
+    }
+
+    /// Stops the streams so that the next process continues their outputs.
+    fn pause_all(&mut self) {
+        self.log_stats();
+        for stream in self.streams.values_mut() {
+            stream.pause(&mut self.kept);
+        }
     }
 
     fn start_stream(&mut self, number: usize) {
@@ -487,6 +509,9 @@ impl Gateway {
             self.directory.snapshot(number),
             self.directory.pace().clone(),
         );
+        if self.kept.has_file() {
+            snapshot.keep_state();
+        }
         let carried = stream.place.as_ref().map(|place| &place.carried);
         let starts = |place: &Place| place.start == Start::At(None);
         let beginning = Beginning {
@@ -494,6 +519,7 @@ impl Gateway {
             prepared,
             carried,
             is_held: !stream.place.as_ref().is_none_or(starts),
+            resumes: self.kept.take(&stream.spec.name),
             publish_to: (snapshot, pace),
         };
         match lines.start(&stream.spec, beginning) {
@@ -705,6 +731,19 @@ impl Stream {
     fn runs(&mut self, running: Running) {
         self.running = running;
         self.backoff.note_running(Instant::now());
+    }
+
+    /// Stops the stream so that its next run, or the next process, continues its output.
+    fn pause(&mut self, kept: &mut Kept) {
+        match std::mem::replace(&mut self.running, Running::No) {
+            Running::Line(line) => {
+                if let Some(state) = line.hand_over() {
+                    kept.put(&self.spec.name, &state);
+                }
+            }
+            other => self.running = other,
+        }
+        self.stop();
     }
 
     fn stop(&mut self) {

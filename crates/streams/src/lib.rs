@@ -13,6 +13,7 @@ mod bus;
 pub mod description;
 pub mod event;
 pub mod gateway;
+mod kept;
 pub mod lines;
 pub mod order;
 pub mod pipeline;

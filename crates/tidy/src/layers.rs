@@ -335,6 +335,7 @@ pub const RULES: &[Rule] = &[
             "gst-plugin-threadbare",
             "threadbare-audio-file",
             "threadbare-config",
+            "threadbare-control",
             "threadbare-loudness",
             "threadbare-process",
             "threadbare-recording",

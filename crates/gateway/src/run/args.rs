@@ -248,6 +248,7 @@ impl ServeArgs {
             streams: Vec::new(),
             alarms: AlarmSpec::default(),
             history: StateLocation::default(),
+            positions: StateLocation::default(),
             store: None,
             cluster,
             serving: Some(serving),

@@ -140,6 +140,8 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
     differs("[contexts] prefix", &old.prefix, &new.prefix);
     differs("[contexts] count", &old.count, &new.count);
     differs("[contexts] wait", &old.wait_ms, &new.wait_ms);
+    let positions = |config: &Config| format!("{:?}", config.positions);
+    differs("[restart] state", &positions(before), &positions(after));
     let cluster = |config: &Config| format!("{:?}", config.cluster);
     differs("[cluster]", &cluster(before), &cluster(after));
     match (&before.serving, &after.serving) {

@@ -71,6 +71,8 @@ mod srtp_streams;
 #[cfg(feature = "gstreamer")]
 mod stream_quality;
 #[cfg(feature = "gstreamer")]
+mod stream_restart;
+#[cfg(feature = "gstreamer")]
 mod streams;
 #[cfg(feature = "gstreamer")]
 mod tones;

@@ -4,22 +4,53 @@ use std::sync::Arc;
 
 use super::direction::Tapped;
 use super::flow::Flow;
-use super::spec;
+use super::spec::FlowConfig;
 use super::{
     Clip, DtmfDigit, DtmfError, Filter, LegId, Mode, Part, PlayError, PlayLeft, Session,
-    SessionError, SessionSpec, Sound,
+    SessionError, SessionSpec, SessionState, Sound, apply, snapshot,
 };
 use crate::codec::CodecError;
-use crate::leg::{Carries, Leg, PayloadMap};
+use crate::leg::{Carries, Leg, Outage, PayloadMap};
 
 impl Session {
-    /// Makes the running session what `spec` says. Only what differs changes, so applying a specification again has no effect. See [`SessionSpec`] for what applies only to new sessions.
+    /// Makes the running session what `spec` says. Only what differs changes, so applying a specification again has no effect. Some parts
+    /// apply only to new sessions: see [`SessionSpec`].
     ///
     /// # Errors
     /// Fails if the specification has other legs, or a packet time that the receiving party does not support; then nothing changes. Also
     /// fails if the encoder refuses a bit rate; then everything else has changed.
     pub fn apply(&mut self, now_ns: u64, spec: SessionSpec) -> Result<(), SessionError> {
-        spec::apply(self, now_ns, spec)
+        apply::apply(self, now_ns, spec)
+    }
+
+    /// Applies settings of a flow that have the same effect whenever they are applied again.
+    pub(super) fn settle(&mut self, flow: &FlowConfig) {
+        let direction = &flow.direction;
+        self.block_keys(flow.from, direction.blocks_keys);
+        self.pass_keys(flow.from, direction.passes_keys);
+        if let Some(to) = flow.to {
+            self.set_held(to, direction.holds_receiver);
+        }
+    }
+
+    /// Returns the state that another process needs to continue. Settings are not part of it. Packets that are still queued here are left to
+    /// that process.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> SessionState {
+        snapshot::of(self, now_ns)
+    }
+
+    /// Continues from the state of another process, with its SSRCs, and with numbers and timestamps that follow. Call this only for a session
+    /// that has neither sent nor received anything.
+    pub fn restore(&mut self, now_ns: u64, state: &SessionState, outage: Outage) {
+        snapshot::restore(self, now_ns, state, outage);
+    }
+
+    /// Continues the output of a stream that an earlier run has sent, with its SSRC, and with numbers and timestamps that follow. The
+    /// senders must be learned again. Call this only for a stream that has not sent anything. Streams that forward packets verbatim, or send nowhere, do
+    /// not change.
+    pub fn resume(&mut self, now_ns: u64, state: &SessionState, outage: Outage) {
+        snapshot::resume(self, now_ns, state, outage);
     }
 
     /// Sends media up to `ahead_ns` before they are due. With half of the interval between the owner's polls, media are on time on average.

@@ -8,6 +8,7 @@
 //! A party cannot cause more audio than it has sent, plus a tail of at most [`TAIL_NS_MAX`], even if there are large gaps between its
 //! packets.
 
+mod apply;
 #[cfg(test)]
 mod command_tests;
 mod concealers;
@@ -34,6 +35,7 @@ mod poll;
 mod quality_tests;
 mod renamed;
 mod session;
+mod snapshot;
 mod spec;
 #[cfg(test)]
 mod spec_tests;

@@ -15,9 +15,8 @@ use super::direction::DirectionStats;
 use super::flow::{Flow, Flows};
 use super::handover::Hold;
 use super::{Channel, LegId, SessionError, SessionEvent, SessionSpec, SessionState};
-use super::{spec, state};
 use crate::id::{PayloadType, Ssrc};
-use crate::leg::{Leg, LegStats, Outage, Refusal, Verdict};
+use crate::leg::{Leg, LegStats, Refusal, Verdict};
 
 /// Counters and gauges of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,8 +122,10 @@ impl Session {
             has_told_type: false,
             hold: None,
         };
-        let flows: SmallVec<[_; 2]> = std::iter::once(spec.first).chain(spec.second).collect();
-        spec::begin(&mut session, &flows, spec.echoes);
+        session.set_echo(spec.echoes);
+        for flow in std::iter::once(spec.first).chain(spec.second) {
+            session.settle(&flow);
+        }
         Ok(session)
     }
 
@@ -348,19 +349,6 @@ impl Session {
         let leg = leg.into().index();
         let flow = self.flows.of(leg);
         flow.map_or_else(DirectionStats::default, Flow::stats)
-    }
-
-    /// Returns the state that another process needs to continue. Settings are not part of it. Packets that are still queued here are left to
-    /// that process.
-    #[must_use]
-    pub fn snapshot(&self, now_ns: u64) -> SessionState {
-        state::of(self, now_ns)
-    }
-
-    /// Continues from the state of another process, with its SSRCs, and with numbers and timestamps that follow. Call this only for a session
-    /// that has neither sent nor received anything.
-    pub fn restore(&mut self, now_ns: u64, state: &SessionState, outage: Outage) {
-        state::restore(self, now_ns, state, outage);
     }
 
     /// Gives up all packets that were received from a leg and not forwarded yet: see [`Leg::give_up`](crate::leg::Leg::give_up).

@@ -1,12 +1,11 @@
 //! The state of a session. If another process, node or thread continues from it, the parties notice only a gap.
 
-use super::direction::Direction;
+use super::LegId;
 use super::time_map::{Anchor, TimeState};
-use super::{LegId, Session};
 use crate::id::{SeqNum, Ssrc};
-use crate::leg::{LegState, Outage, SentState};
+use crate::leg::{LegState, SentState};
 
-/// The state of a [`Session`]. Settings are not part of it: the [`SessionSpec`](super::SessionSpec) has them.
+/// The state of a [`Session`](super::Session). Settings are not part of it: the [`SessionSpec`](super::SessionSpec) has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionState {
     /// The states of the legs, by [`LegId`].
@@ -40,6 +39,31 @@ pub struct Passed {
 }
 
 impl SessionState {
+    /// Creates the state of a stream's output, without the state of its senders.
+    #[must_use]
+    pub fn of_output(sent: SentState, direction: DirectionState) -> SessionState {
+        let leg = LegState {
+            sent,
+            source: None,
+            rtcp_from: None,
+            is_fixed: false,
+        };
+        SessionState {
+            legs: vec![leg],
+            directions: vec![DirectionState {
+                to: LegId(0),
+                ..direction
+            }],
+        }
+    }
+
+    /// Returns the output of a stream. `None`: the state is of no stream.
+    #[must_use]
+    pub fn output(&self) -> Option<(SentState, DirectionState)> {
+        let direction = *self.directions.first()?;
+        Some((*self.sent(&direction)?, direction))
+    }
+
     /// Returns the stream that a direction sends.
     #[must_use]
     pub fn sent(&self, direction: &DirectionState) -> Option<&SentState> {
@@ -58,47 +82,5 @@ impl SessionState {
         let leg = leg.into();
         let mut directions = self.directions.iter_mut();
         directions.find(|direction| direction.to == leg)
-    }
-}
-
-/// Returns the state of a session.
-pub(super) fn of(session: &Session, now_ns: u64) -> SessionState {
-    let directions = session.flows.iter().map(|flow| {
-        let is_main = flow.input().0 == 0;
-        let source = session.legs[flow.from].source().filter(|_| is_main);
-        let passed = source.zip(flow.last_passed);
-        let direction: &Direction = &flow.direction;
-        DirectionState {
-            to: LegId(flow.to as u8),
-            time: direction.time_state(now_ns),
-            packet_ns: direction.sent_packet_ns(),
-            passed: passed.map(|((_, ssrc), seq)| Passed {
-                ssrc,
-                seq,
-                anchor: direction.anchor(),
-            }),
-        }
-    });
-    SessionState {
-        directions: directions.collect(),
-        legs: session
-            .legs
-            .iter()
-            .map(|leg| leg.snapshot(now_ns))
-            .collect(),
-    }
-}
-
-/// Continues from a state: see [`Session::restore`].
-pub(super) fn restore(session: &mut Session, now_ns: u64, state: &SessionState, outage: Outage) {
-    for (index, (leg, old)) in session.legs.iter_mut().zip(&state.legs).enumerate() {
-        let direction = state.direction_to(LegId(index as u8));
-        let skipped = direction.map(|direction| outage.skipped_packets(direction.packet_ns));
-        leg.restore(now_ns, old, skipped.unwrap_or(0));
-    }
-    for (flow, old) in session.flows.iter_mut().zip(&state.directions) {
-        if let Some(time) = old.time {
-            flow.direction.restore_time(now_ns, time, outage.elapsed_ns);
-        }
     }
 }

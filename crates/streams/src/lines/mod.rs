@@ -15,7 +15,7 @@ use threadbare_relay::{
 use threadbare_rtp::call::{LegId, SessionError, SessionEvent, SessionSpec, SessionState, Side};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
-use threadbare_rtp::leg::{LegEvent, PayloadMapError};
+use threadbare_rtp::leg::{LegEvent, Outage, PayloadMapError};
 use threadbare_rtp::srtp::{Keys, MasterKey};
 use threadbare_runtime::clock_now_ns;
 
@@ -70,7 +70,7 @@ pub struct Lines {
     events: Sender<Event>,
 }
 
-/// What a run of a stream starts with.
+/// The beginning of a run of a stream.
 #[derive(Debug)]
 pub struct Beginning<'a> {
     /// The run.
@@ -81,6 +81,8 @@ pub struct Beginning<'a> {
     pub carried: Option<&'a Carried>,
     /// Whether the stream only receives until [`RunningLine::go_on`] is called.
     pub is_held: bool,
+    /// The state of an earlier run whose output the stream continues, and the pause since then.
+    pub resumes: Option<(SessionState, Outage)>,
     /// The snapshot that the stream updates, and the interval of updates.
     pub publish_to: (SharedSnapshot, Pace),
 }
@@ -139,6 +141,7 @@ impl Lines {
             prepared,
             carried,
             is_held,
+            resumes,
             publish_to: (snapshot, pace),
         } = beginning;
         self.start_contexts()?;
@@ -162,6 +165,9 @@ impl Lines {
             let filter = description::filter(description, &spec.name, run, format, events)?;
             line.session_mut().hear_at_output(LegId::A);
             line.session_mut().set_filter(LegId::A, filter);
+        }
+        if let Some((state, outage)) = resumes.filter(|(state, _)| may_resume(spec, state)) {
+            line.session_mut().resume(clock_now_ns(), &state, outage);
         }
         line = line.publish_to(snapshot, pace);
         if is_held {
@@ -190,6 +196,17 @@ impl Lines {
             encrypts: spec.srtp.output.is_some(),
         })
     }
+}
+
+/// Whether a stream may continue an earlier output. An encrypted one gets another SSRC, so that no part of a key stream is used twice. An RTP
+/// stream keeps its clock rate (RFC 7160).
+fn may_resume(spec: &StreamSpec, state: &SessionState) -> bool {
+    let Some((sent, direction)) = state.output() else {
+        return false;
+    };
+    let rate_hz = direction.time.map(|time| time.clock_rate_hz);
+    let is_same_source = spec.ssrc.is_none_or(|ssrc| ssrc == sent.ssrc.0);
+    spec.srtp.output.is_none() && is_same_source && rate_hz == Some(heard_by(spec).clock_rate_hz)
 }
 
 /// Returns the keys of the legs that use SRTP. With `has_target`, the stream sends to another party, which is the second leg.
