@@ -124,6 +124,7 @@ impl Checker<'_> {
             prefix: prefix.to_owned(),
             count,
             wait_ms,
+            rebalance: raw.rebalance.as_ref().is_none_or(|raw| *raw.get_ref()),
         }
     }
 

@@ -140,6 +140,7 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
     differs("[contexts] prefix", &old.prefix, &new.prefix);
     differs("[contexts] count", &old.count, &new.count);
     differs("[contexts] wait", &old.wait_ms, &new.wait_ms);
+    differs("[contexts] rebalance", &old.rebalance, &new.rebalance);
     let cluster = |config: &Config| format!("{:?}", config.cluster);
     differs("[cluster]", &cluster(before), &cluster(after));
     match (&before.serving, &after.serving) {
