@@ -122,6 +122,7 @@ impl Checker<'_> {
             prefix: prefix.to_owned(),
             count,
             wait_ms,
+            rebalance: raw.rebalance.as_ref().is_none_or(|raw| *raw.get_ref()),
         }
     }
 

@@ -88,6 +88,8 @@ pub struct Contexts {
     pub count: u32,
     /// Length of a slice in milliseconds. With 0, each packet is handled as soon as it arrives.
     pub wait_ms: u32,
+    /// Whether an overloaded thread hands streams, and streams of calls, to another one.
+    pub rebalance: bool,
 }
 
 /// Waits before a failed stream is restarted.
@@ -293,7 +295,7 @@ impl Config {
 }
 
 impl Contexts {
-    /// Returns the name of the context for the stream with this index. Streams are distributed among the contexts in turn.
+    /// Returns the name of the context with this index. An index after the last context means the first one again, and so on.
     pub fn name_for(&self, index: usize) -> String {
         let context = index % self.count.max(1) as usize;
         format!("{}-{context}", self.prefix)
@@ -350,6 +352,7 @@ impl Default for Contexts {
             prefix: "gateway".to_owned(),
             count: 1,
             wait_ms: 20,
+            rebalance: true,
         }
     }
 }

@@ -23,6 +23,7 @@ impl Config {
             ),
             ("count".to_owned(), Value::from(self.contexts.count)),
             ("wait".to_owned(), Value::from(self.contexts.wait_ms)),
+            ("rebalance".to_owned(), self.contexts.rebalance.into()),
         ]);
         let mut restart = Table::from_iter([
             ("first".to_owned(), millis(self.restart.first)),

@@ -59,6 +59,7 @@ table!(#[derive(Default)] RawContexts {
         /// A number or "auto".
         count: toml::Value,
         wait: i64,
+        rebalance: bool,
     }
 });
 

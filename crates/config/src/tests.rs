@@ -120,7 +120,8 @@ fn the_shortest_configuration_has_the_documented_defaults() {
         Contexts {
             prefix: "gateway".to_owned(),
             count: 1,
-            wait_ms: 20
+            wait_ms: 20,
+            rebalance: true,
         }
     );
     assert_eq!(config.restart, Restart::default());

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use crate::id::PortId;
 
-/// A call: a state machine without sockets and clocks. The engine calls its methods on one thread, that of its shard, from creation to
-/// removal. No two of its methods run at the same time.
+/// A call: a state machine without sockets and clocks. The engine calls its methods on the thread of its shard. It moves the call to another
+/// thread only by [`Engine::rebalance`](crate::Engine::rebalance) and [`move_call`](crate::Engine::move_call). No two methods run at the same
+/// time.
 ///
 /// **Contract.** After each [`handle_datagram`](Call::handle_datagram), each command and each due timer, the engine calls
 /// [`poll_transmit`](Call::poll_transmit). It repeats this until the call stages nothing more, or until a datagram is refused for another

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nix::sys::epoll::Epoll;
-use threadbare_runtime::{AgentHandle, Context, Shard, StartError};
+use threadbare_runtime::{AgentHandle, Context, Shard, StartError, clock_now_ns};
 use threadbare_xdp::Xdp;
 
 use crate::call::Call;
@@ -15,22 +14,22 @@ use crate::gather;
 use crate::id::LEGS_MAX;
 use crate::io::pairs::Pairs;
 use crate::io::shared::SharedIo;
-use crate::orders::{
-    CallRef, CallState, Closed, IOS_MAX, Life, Order, OrderQueue, Run, Slot, When,
-};
+use crate::orders::{CallState, Home, IOS_MAX, Order, OrderQueue, PAIRS, Run, Seat, Slot, When};
 use crate::policy::{Destinations, View};
 use crate::ports::{LegKind, LegPorts, SharedHome, SharedPort, SharedSettings, open_shared};
+use crate::rebalance::{Balance, HARDLY_MORE, Load, Moved};
 use crate::reply::{Gone, Reply};
 use crate::socket::SocketError;
 use crate::stats::{CallStats, ShardStats, Stats};
+use crate::sync::lock;
 use crate::worker::MediaWorker;
 
 /// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Name of the context whose threads run the calls.
-    pub context: String,
-    /// Settings of the context, if this is its first user.
+    /// Names of the contexts whose threads run the calls.
+    pub contexts: Vec<String>,
+    /// Settings of each context, if this is its first user.
     pub threads: threadbare_runtime::Settings,
     /// Maximum number of calls.
     pub calls_max: u64,
@@ -47,11 +46,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Creates settings with one thread and slices of 20 ms.
+    /// Creates settings with one context, which has one thread and slices of 20 ms.
     #[must_use]
     pub fn new(context: &str) -> Settings {
         Settings {
-            context: context.to_owned(),
+            contexts: vec![context.to_owned()],
             threads: threadbare_runtime::Settings {
                 wait: Duration::from_millis(20),
                 ..threadbare_runtime::Settings::default()
@@ -151,24 +150,18 @@ pub enum CreateError {
     Closed,
 }
 
-/// Runs calls on the threads of a context. Dropping it removes them all.
+/// Runs calls on the threads of one or several contexts. Dropping it removes them all.
 pub struct Engine<C: Call> {
     id: u64,
     calls_max: u64,
     lateness_max: Option<Duration>,
     seats: Vec<Arc<Seat<C>>>,
-    context: Context,
-}
-
-/// The media worker of a shard, as other threads see it.
-struct Seat<C: Call> {
-    queue: Arc<OrderQueue<C>>,
-    shard: Shard,
-    worker: AgentHandle<MediaWorker<C>>,
-    /// The epoll instance that contains the sockets of the worker's calls.
-    watch: Arc<Epoll>,
-    /// When asynchronous orders are carried out.
-    when: When,
+    /// The media workers of the seats.
+    workers: Vec<AgentHandle<MediaWorker<C>>>,
+    contexts: Vec<Context>,
+    balance: Mutex<Balance>,
+    /// The moves that media workers report, for [`rebalance`](Engine::rebalance).
+    moves: (flume::Sender<Option<Moved>>, flume::Receiver<Option<Moved>>),
 }
 
 impl<C: Call> Engine<C> {
@@ -178,39 +171,95 @@ impl<C: Call> Engine<C> {
     /// Fails if the system cannot provide the threads or descriptors, or if it refuses the context's settings.
     pub fn new(settings: Settings) -> Result<Engine<C>, EngineError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = settings.context;
-        let context =
-            Context::acquire(&name, settings.threads).map_err(|error| EngineError::Start {
-                context: name.clone(),
-                error,
-            })?;
-        if let Some(conflict) = context.conflict(settings.threads) {
-            tracing::warn!("{conflict}");
-        }
         let mut engine = Engine {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             calls_max: settings.calls_max,
             lateness_max: settings.lateness_max,
             seats: Vec::new(),
-            context,
+            workers: Vec::new(),
+            contexts: Vec::new(),
+            balance: Mutex::default(),
+            moves: flume::unbounded(),
         };
-        let when = if settings.orders_wait {
-            When::BySlice
-        } else {
-            When::AtOnce
-        };
-        for shard in engine.context.shards() {
-            let view = settings.destinations.clone().map(View::new);
-            let seat = Seat::new(shard, &name, when, settings.xdp.as_ref(), view)?;
-            engine.seats.push(Arc::new(seat));
+        for name in &settings.contexts {
+            engine.add_context(name, &settings)?;
         }
         Ok(engine)
     }
 
-    /// Returns the context whose threads run the calls.
+    fn add_context(&mut self, name: &str, settings: &Settings) -> Result<(), EngineError> {
+        let context =
+            Context::acquire(name, settings.threads).map_err(|error| EngineError::Start {
+                context: name.to_owned(),
+                error,
+            })?;
+        if let Some(conflict) = context.conflict(settings.threads) {
+            tracing::warn!("{conflict}");
+        }
+        for shard in context.shards() {
+            self.add_shard(shard, name, settings)?;
+        }
+        self.contexts.push(context);
+        Ok(())
+    }
+
+    /// Starts the media worker of a shard.
+    fn add_shard(
+        &mut self,
+        shard: &Shard,
+        name: &str,
+        settings: &Settings,
+    ) -> Result<(), EngineError> {
+        let watch = |error| EngineError::Watch {
+            context: name.to_owned(),
+            error,
+        };
+        let queue = OrderQueue::new();
+        // The packet I/O of separate ports, [`PAIRS`], comes first.
+        queue.new_io();
+        let lane = settings.xdp.as_ref().map(Xdp::lane).transpose();
+        let lane = lane.map_err(|error| EngineError::Rings {
+            context: name.to_owned(),
+            error,
+        })?;
+        let pairs = Pairs::new(shard.wait().is_zero(), lane).map_err(watch)?;
+        let sockets = pairs.watch().clone();
+        let label = format!("calls of {name}");
+        let policy = settings.destinations.clone().map(View::new);
+        let worker = MediaWorker::new(shard, queue.clone(), label, Box::new(pairs), policy);
+        let closed = || EngineError::Closed {
+            context: name.to_owned(),
+        };
+        let worker = shard
+            .call(move |local| local.add_agent(worker))
+            .map_err(|_| closed())?;
+        let (sender, started) = Reply::new(shard);
+        let myself = worker.clone();
+        worker.command(move |worker, cx| {
+            // The creator is waiting for the result.
+            let _ = sender.send(worker.start(cx, myself));
+        });
+        started.wait().map_err(|Gone| closed())?.map_err(watch)?;
+        let woken = worker.clone();
+        self.workers.push(worker);
+        self.seats.push(Arc::new(Seat {
+            queue,
+            shard: shard.clone(),
+            wake: Box::new(move |when| wake(&woken, when)),
+            watch: sockets,
+            when: if settings.orders_wait {
+                When::BySlice
+            } else {
+                When::AtOnce
+            },
+        }));
+        Ok(())
+    }
+
+    /// Returns the contexts whose threads run the calls.
     #[must_use]
-    pub fn context(&self) -> &Context {
-        &self.context
+    pub fn contexts(&self) -> &[Context] {
+        &self.contexts
     }
 
     /// Opens a port for many legs. The thread with the fewest calls reads it.
@@ -226,8 +275,8 @@ impl<C: Call> Engine<C> {
         let seed = crate::ports::random();
         let packets = Box::new(SharedIo::new(sockets.clone(), wait_ms, seed));
         seat.order(Order::AddIo { io, packets })
-            .map_err(|Closed| EngineError::Closed {
-                context: self.context.name().to_owned(),
+            .map_err(|Gone| EngineError::Closed {
+                context: seat.shard.name().to_owned(),
             })?;
         let home = SharedHome {
             engine: self.id,
@@ -271,17 +320,17 @@ impl<C: Call> Engine<C> {
             LegKind::Shared(place) => (place.home().io, LegKind::Shared(place)),
         });
         let legs = legs.collect();
-        let life = Life::new();
         let at = seat.queue.new_call();
-        let slot = Slot::new(at, call, life.clone(), label.into());
-        seat.order(Order::Create { at, slot, legs })
-            .map_err(|Closed| CreateError::Closed)?;
+        let home = Home::new(seat.clone(), at);
+        let create = Order::Create {
+            at,
+            slot: Slot::new(at, call, home.clone(), label.into()),
+            legs,
+            left_ns: None,
+        };
+        seat.order(create).map_err(|Gone| CreateError::Closed)?;
         Ok(CallHandle {
-            commander: Commander {
-                seat: seat.clone(),
-                at,
-            },
-            life,
+            commander: Commander { home },
             is_removed: false,
         })
     }
@@ -352,6 +401,48 @@ impl<C: Call> Engine<C> {
         })
     }
 
+    /// Moves a call to another thread, with its sockets and queued orders. No packet is lost, and no packets or orders change their order.
+    /// `thread` is the position of the thread in [`shard_stats`](Self::shard_stats). The result is `None` if the call stays, because it
+    /// already runs there, has ended, or has a shared port or an XDP ring. Then the call is as before.
+    pub fn move_call(&self, call: &CallHandle<C>, thread: usize) -> Reply<Option<Moved>> {
+        let home = &call.commander.home;
+        let (report, reply) = Reply::new(&home.shard());
+        if let Some(to) = self.seats.get(thread) {
+            let order = |at| Order::Move {
+                at: Some(at),
+                to: to.clone(),
+                report,
+            };
+            // If the engine has ended, the reply reports this.
+            let _ = home.order(Some(When::AtOnce), order);
+        } else {
+            let _ = report.send(None);
+        }
+        reply
+    }
+
+    /// Moves a call from the thread with the most load to the one with the least, unless their loads hardly differ. Call this once a
+    /// second: there is at most one move per second. Returns the moves that were completed since the last time.
+    pub fn rebalance(&self) -> Vec<Moved> {
+        let loads = self.seats.iter().map(|seat| Load {
+            calls: seat.assigned(),
+            busy_ns: seat.shard.counters_snapshot().busy_ns,
+            is_late: seat.is_late(),
+        });
+        let chosen = lock(&self.balance).choose(clock_now_ns(), loads.collect());
+        if let Some((from, to)) = chosen
+            && let (Some(from), Some(to)) = (self.seats.get(from), self.seats.get(to))
+        {
+            // If the engine has ended, there is nothing to move.
+            let _ = from.order(Order::Move {
+                at: None,
+                to: to.clone(),
+                report: self.moves.0.clone(),
+            });
+        }
+        self.moves.1.try_iter().flatten().collect()
+    }
+
     /// Returns the number of calls that exist or are about to be created.
     #[must_use]
     pub fn calls(&self) -> u64 {
@@ -382,8 +473,8 @@ impl<C: Call> Engine<C> {
 
 impl<C: Call> Drop for Engine<C> {
     fn drop(&mut self) {
-        for seat in &self.seats {
-            seat.worker.remove();
+        for worker in &self.workers {
+            worker.remove();
         }
     }
 }
@@ -391,111 +482,39 @@ impl<C: Call> Drop for Engine<C> {
 impl<C: Call> fmt::Debug for Engine<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
-            .field("context", &self.context.name())
+            .field("contexts", &self.contexts)
             .field("calls", &self.calls())
             .finish_non_exhaustive()
     }
 }
 
-impl<C: Call> Seat<C> {
-    fn new(
-        shard: &Shard,
-        name: &str,
-        when: When,
-        xdp: Option<&Xdp>,
-        policy: Option<View>,
-    ) -> Result<Seat<C>, EngineError> {
-        let watch = |error| EngineError::Watch {
-            context: name.to_owned(),
-            error,
-        };
-        let queue = OrderQueue::new();
-        // The packet I/O of separate ports, [`PAIRS`], comes first.
-        queue.new_io();
-        let lane = xdp.map(Xdp::lane).transpose();
-        let lane = lane.map_err(|error| EngineError::Rings {
-            context: name.to_owned(),
-            error,
-        })?;
-        let pairs = Pairs::new(shard.wait().is_zero(), lane).map_err(watch)?;
-        let sockets = pairs.watch().clone();
-        let label = format!("calls of {name}");
-        let worker = MediaWorker::new(shard, queue.clone(), label, Box::new(pairs), policy);
-        let closed = || EngineError::Closed {
-            context: name.to_owned(),
-        };
-        let worker = shard
-            .call(move |local| local.add_agent(worker))
-            .map_err(|_| closed())?;
-        let (sender, started) = Reply::new(shard);
-        let myself = worker.clone();
-        worker.command(move |worker, cx| {
-            // The creator is waiting for the result.
-            let _ = sender.send(worker.start(cx, myself));
-        });
-        started.wait().map_err(|Gone| closed())?.map_err(watch)?;
-        Ok(Seat {
-            queue,
-            shard: shard.clone(),
-            worker,
-            watch: sockets,
-            when,
-        })
-    }
-
-    /// Queues an order without waiting for it.
-    fn order(&self, order: Order<C>) -> Result<(), Closed> {
-        self.order_when(order, self.when)
-    }
-
-    fn order_when(&self, order: Order<C>, when: When) -> Result<(), Closed> {
-        match self.queue.push(order, when)? {
-            Some(When::AtOnce) => {
-                let worker = self.worker.clone();
-                gather::wake(move || worker.command(MediaWorker::handle_orders));
-            }
-            // The media worker always carries out the orders first.
-            Some(When::BySlice) => self.worker.wake(),
-            None => {}
+/// Wakes a media worker, so that it finds its orders.
+fn wake<C: Call>(worker: &AgentHandle<MediaWorker<C>>, when: When) {
+    match when {
+        When::AtOnce => {
+            let worker = worker.clone();
+            gather::wake(move || worker.command(MediaWorker::handle_orders));
         }
-        Ok(())
-    }
-
-    fn assigned(&self) -> u64 {
-        self.queue.assigned.load(Ordering::Relaxed)
-    }
-
-    fn lateness(&self) -> Duration {
-        if self.assigned() == 0 {
-            // Without work no slice runs, so the last measured lateness would stay.
-            return Duration::ZERO;
-        }
-        Duration::from_nanos(self.shard.lateness_recent_ns())
-    }
-
-    fn is_late(&self) -> bool {
-        self.lateness() > self.shard.wait().max(LATE_MIN)
+        // The media worker always carries out the orders first.
+        When::BySlice => worker.wake(),
     }
 }
 
 /// A handle of a call, for any thread. Dropping it removes the call. To wait for the removal, use [`remove`](CallHandle::remove).
 pub struct CallHandle<C: Call> {
     commander: Commander<C>,
-    life: Arc<Life>,
     is_removed: bool,
 }
 
 /// Sends commands to a call, from any thread. It does not keep the call: only the [`CallHandle`] does.
 pub struct Commander<C: Call> {
-    seat: Arc<Seat<C>>,
-    at: CallRef,
+    home: Arc<Home<C>>,
 }
 
 impl<C: Call> Clone for Commander<C> {
     fn clone(&self) -> Commander<C> {
         Commander {
-            seat: self.seat.clone(),
-            at: self.at,
+            home: self.home.clone(),
         }
     }
 }
@@ -503,7 +522,7 @@ impl<C: Call> Clone for Commander<C> {
 impl<C: Call> fmt::Debug for Commander<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Commander")
-            .field("at", &self.at)
+            .field("home", &self.home)
             .finish_non_exhaustive()
     }
 }
@@ -516,10 +535,7 @@ impl<C: Call> Commander<C> {
     /// # Errors
     /// Fails if the engine has ended.
     pub fn command(&self, f: impl FnOnce(&mut C, u64) + Send + 'static) -> Result<(), Gone> {
-        self.run(
-            Box::new(|slot, now_ns| f(&mut slot.call, now_ns)),
-            self.seat.when,
-        )
+        self.run(Box::new(|slot, now_ns| f(&mut slot.call, now_ns)), None)
     }
 
     /// Runs `f` as [`command`](Self::command) does, but at once, and returns its result.
@@ -534,20 +550,18 @@ impl<C: Call> Commander<C> {
         &self,
         f: impl FnOnce(&mut Slot<C>, u64) -> R + Send + 'static,
     ) -> Reply<R> {
-        let (sender, reply) = Reply::new(&self.seat.shard);
+        let (sender, reply) = Reply::new(&self.home.shard());
         let run = move |slot: &mut Slot<C>, now_ns: u64| {
             // Sending fails if the caller no longer waits.
             let _ = sender.send(f(slot, now_ns));
         };
         // If the order is refused, the sender is dropped, and the reply reports this.
-        let _ = self.run(Box::new(run), When::AtOnce);
+        let _ = self.run(Box::new(run), Some(When::AtOnce));
         reply
     }
 
-    fn run(&self, run: Run<C>, when: When) -> Result<(), Gone> {
-        let at = self.at;
-        let order = Order::Command { at, run };
-        self.seat.order_when(order, when).map_err(|Closed| Gone)
+    fn run(&self, run: Run<C>, when: Option<When>) -> Result<(), Gone> {
+        self.home.order(when, |at| Order::Command { at, run })
     }
 }
 
@@ -579,9 +593,8 @@ impl<C: Call> CallHandle<C> {
     /// # Errors
     /// Fails if the engine has ended.
     pub fn set_tos(&self, tos: u8) -> Result<(), Gone> {
-        let at = self.commander.at;
-        let order = Order::SetTos { at, tos };
-        self.commander.seat.order(order).map_err(|Closed| Gone)
+        let home = &self.commander.home;
+        home.order(None, |at| Order::SetTos { at, tos })
     }
 
     /// The counters of the call.
@@ -592,26 +605,28 @@ impl<C: Call> CallHandle<C> {
     /// Returns the state of the call.
     #[must_use]
     pub fn state(&self) -> CallState {
-        self.life.get()
+        self.commander.home.life.get()
     }
 
-    /// Returns the thread that runs the call.
+    /// Returns the thread that runs the call at present.
     #[must_use]
-    pub fn shard(&self) -> &Shard {
-        &self.commander.seat.shard
+    pub fn shard(&self) -> Shard {
+        self.commander.home.shard()
     }
 
     /// Removes the call, waits for the removal, and closes the call's ports on this thread. Returns the call, or `None` if it was removed
     /// already. On the thread of a context, this does not wait, and returns `None`.
     pub fn remove(mut self) -> Option<C> {
         self.is_removed = true;
-        let (sender, reply) = Reply::new(&self.commander.seat.shard);
+        let home = &self.commander.home;
+        let (sender, reply) = Reply::new(&home.shard());
         let wait = threadbare_runtime::current_shard_id().is_none();
-        let order = Order::Remove {
-            at: self.commander.at,
-            reply: wait.then_some(sender),
+        let reply_to = wait.then_some(sender);
+        let order = |at| Order::Remove {
+            at,
+            reply: reply_to,
         };
-        self.commander.seat.order_when(order, When::AtOnce).ok()?;
+        home.order(Some(When::AtOnce), order).ok()?;
         if !wait {
             return None;
         }
@@ -624,9 +639,9 @@ impl<C: Call> CallHandle<C> {
 impl<C: Call> Drop for CallHandle<C> {
     fn drop(&mut self) {
         if !self.is_removed {
-            let (at, reply) = (self.commander.at, None);
+            let home = &self.commander.home;
             // If the engine has ended, the call has ended too.
-            let _ = self.commander.seat.order(Order::Remove { at, reply });
+            let _ = home.order(None, |at| Order::Remove { at, reply: None });
         }
     }
 }
@@ -634,17 +649,73 @@ impl<C: Call> Drop for CallHandle<C> {
 impl<C: Call> fmt::Debug for CallHandle<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallHandle")
-            .field("at", &self.commander.at)
-            .field("state", &self.state())
+            .field("home", &self.commander.home)
             .finish_non_exhaustive()
     }
 }
 
-/// Key of the packet I/O that has separate ports for each leg.
-const PAIRS: u32 = 0;
 /// Maximum number of calls. One address has fewer ports.
 const CALLS_MAX: u64 = 65_536;
-/// Number of calls that makes no difference to a thread that runs thousands.
-const HARDLY_MORE: u64 = 4;
-/// Lateness that does not matter, because the machine had other work for a moment.
-const LATE_MIN: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::UdpSocket;
+
+    use nix::sys::epoll::{EpollEvent, EpollFlags};
+
+    use super::*;
+    use crate::{Datagram, Outbox, PortId};
+
+    /// Sends each datagram back to where it came from.
+    #[derive(Default)]
+    struct Echo(Option<(PortId, std::net::SocketAddr, Vec<u8>)>);
+
+    impl Call for Echo {
+        fn handle_datagram(&mut self, _now_ns: u64, datagram: Datagram<'_>) {
+            self.0 = Some((datagram.port, datagram.from, datagram.bytes.to_vec()));
+        }
+
+        fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
+            if let Some((port, to, bytes)) = self.0.take() {
+                out.stage(port, to, &bytes).unwrap();
+            }
+        }
+
+        fn next_timeout(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    /// The system refuses to watch a socket that the epoll instance contains already.
+    #[test]
+    fn a_call_whose_sockets_cannot_be_moved_continues_on_its_thread() {
+        let mut settings = Settings::new("unmovable");
+        settings.threads.threads = 2;
+        let engine: Engine<Echo> = Engine::new(settings).unwrap();
+        let local = "127.0.0.1:0".parse().unwrap();
+        let legs = [0, 1].map(|_| LegPorts::open(local, Some(local)).unwrap());
+        let ports = legs.each_ref().map(LegPorts::rtp_address);
+        let own = [0, 1].map(|leg: usize| legs[leg].0.sockets().map(crate::socket::Udp::fd));
+        let last = own.into_iter().flatten().last().unwrap();
+        // The call gets the first thread, because no thread has a call.
+        let (first, second) = (&engine.seats[0], &engine.seats[1]);
+        let event = EpollEvent::new(EpollFlags::empty(), u64::MAX);
+        second.watch.add(last, event).unwrap();
+        let call = engine
+            .create("stays", legs.into(), Echo::default())
+            .unwrap();
+        let peer = UdpSocket::bind(local).unwrap();
+        for _ in 0..3 {
+            assert_eq!(engine.move_call(&call, 1).wait(), Ok(None));
+            assert_eq!(call.shard().id(), first.shard.id());
+            assert_eq!(call.state(), CallState::Running);
+            for port in ports {
+                peer.send_to(b"packet", port).unwrap();
+                assert_eq!(peer.recv_from(&mut [0; 16]).unwrap(), (6, port));
+            }
+        }
+        assert_eq!(engine.stats().moved, 0);
+    }
+}

@@ -49,6 +49,8 @@
 //! 3. *due*: [`Call::poll_transmit`] stages datagrams to send;
 //! 4. *send*: the staged datagrams of the batch.
 //!
+//! A call can move to another thread while it runs: see [`Engine::rebalance`].
+//!
 //! Only the packet I/O (`io/`) knows the sockets. There is a pair for each leg, or one for many legs.
 //!
 //! Further reading: [`AudioSession`] is a call of two parties, or a stream, with jitter buffers, codecs and RTCP. So few programs need
@@ -76,6 +78,7 @@ mod policy;
 mod portion;
 mod ports;
 mod publishing;
+mod rebalance;
 mod renamed;
 mod reply;
 mod snapshot;
@@ -108,6 +111,7 @@ pub use self::portion::{HEAD_BYTES, Portion, PortionAudio};
 pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,
 };
+pub use self::rebalance::Moved;
 pub use self::renamed::*;
 pub use self::reply::{Gone, Reply};
 pub use self::snapshot::{LineSnapshot, ListenerView, Pace, SenderView, SharedSnapshot};

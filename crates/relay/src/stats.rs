@@ -36,6 +36,8 @@ counters! {
     calls,
     /// Number of calls that were created.
     created,
+    /// Number of moves of calls to another thread, counted for the thread that handed over the call.
+    moved,
     /// Number of calls that were removed because they panicked.
     panicked,
     /// Number of calls that were removed because the system refused to watch their sockets.

@@ -81,12 +81,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the sockets and starts the threads. [`Event::Stop`] reports later failures.
+    /// Opens the sockets and starts the threads. [`Event::Stop`] reports later failures. `rebalances`: whether busy media threads hand
+    /// streams to others.
     ///
     /// # Errors
     /// Fails if a socket cannot be opened, or threads run out.
     pub fn start(
-        serving: &Serving,
+        (serving, rebalances): (&Serving, bool),
         events: Sender<Event>,
         reloads: Arc<Reloads>,
         view: View,
@@ -108,6 +109,7 @@ impl Server {
         let xdp = open_xdp(serving)?;
         let media = MediaWorkers::new(serving.threads, streams_max, xdp, common, wake.clone());
         let mut media = media.into_diagnostic()?;
+        media.balance(rebalances, view.moves());
         open_roots(&recorder, serving)?;
         media.record_with(recorder.clone(), on_demand(serving), serving.record.clone());
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
@@ -448,7 +450,7 @@ mod tests {
         let reloads = Arc::new(Reloads::new(events.clone()));
         let start = || {
             Server::start(
-                &serving,
+                (&serving, true),
                 events.clone(),
                 reloads.clone(),
                 watch.view(),

@@ -1,5 +1,6 @@
 //! The media workers. They run the streams of calls, and carry out the registry's actions on them.
 
+mod balance;
 mod copies;
 mod listeners;
 mod now;
@@ -29,6 +30,7 @@ use threadbare_rtp::leg::{LegStats, PayloadMapError};
 use threadbare_runtime::clock_now_ns;
 use threadbare_xdp::Xdp;
 
+use self::balance::Balancer;
 use self::copies::CopiesTo;
 pub(super) use self::listeners::Unheard;
 pub(super) use self::now::StreamNow;
@@ -46,6 +48,7 @@ use super::quality_history::QualityHistory;
 use super::spec::{self, Common, Latency};
 use super::waker::WakeSignal;
 use threadbare_recording::Recorder;
+use threadbare_watch::Moves;
 
 /// The media threads and the running streams.
 #[derive(Debug)]
@@ -60,6 +63,8 @@ pub(super) struct MediaWorkers {
     /// Saves the states of streams. `None`: streams end with the process.
     saver: Option<StateSaver>,
     reports: Reports,
+    /// Moves streams between the media threads. `None`: streams stay on their threads.
+    balancer: Option<Balancer>,
 }
 
 type Streams = HashMap<StreamId, Running>;
@@ -132,7 +137,28 @@ impl MediaWorkers {
             saver: None,
             endings: Endings::new(wake.clone()),
             reports: Reports::new(wake),
+            balancer: None,
         })
+    }
+
+    /// Sets whether busy media threads hand streams to others. The moves are noted in `moves`.
+    pub(super) fn balance(&mut self, rebalances: bool, moves: &Moves) {
+        let rebalances = rebalances && self.threads() > 1;
+        self.balancer = rebalances.then(|| Balancer::new(moves.clone()));
+    }
+
+    /// Returns the time at which the loads of the media threads are compared next. `None`: there is nothing to move.
+    pub(super) fn next_rebalance(&self) -> Option<u64> {
+        let balancer = self.balancer.as_ref();
+        let balancer = balancer.filter(|_| !self.streams.is_empty())?;
+        Some(balancer.next_ns())
+    }
+
+    /// Compares the loads of the media threads if that is due.
+    pub(super) fn rebalance(&mut self, now_ns: u64) {
+        if let Some(balancer) = &mut self.balancer {
+            balancer.run(now_ns, &self.engine, &self.streams);
+        }
     }
 
     /// Whether ended calls wait for statistics of their streams.

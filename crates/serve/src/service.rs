@@ -304,7 +304,8 @@ impl Service {
         let looks = self.media.len() > 0 || are_open || self.shared.is_some();
         let look_ns = looks.then_some(self.looks_ns);
         let file_ns = self.plays.next_timeout();
-        let times = [due_ns, look_ns, file_ns, self.media.next_states()];
+        let (saves_ns, moves_ns) = (self.media.next_states(), self.media.next_rebalance());
+        let times = [due_ns, look_ns, file_ns, saves_ns, moves_ns];
         let wait_ns = times.into_iter().flatten().min();
         let wait = wait_ns.map(|at_ns| {
             let wait = Duration::from_nanos(at_ns.saturating_sub(now_ns));
@@ -634,6 +635,7 @@ impl Service {
             self.homes.close_unwanted();
             self.looks_ns = clock_now_ns() + self.look_interval_ns();
         }
+        self.media.rebalance(now_ns);
         self.calls.handle_timeout(now_ns);
         self.carry_out();
     }

@@ -30,7 +30,7 @@ use threadbare_config::{
 use threadbare_recording::{
     Coding, NewRecording, PacketRecorder, Recorder, RecordingId, RootError, Source, Subject, WayEnd,
 };
-use threadbare_watch::{Directory, Watched, Way};
+use threadbare_watch::{Directory, MovedSession, Watched, Way};
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub struct Gateway {
     restarts: BTreeSet<(Instant, usize)>,
     /// Times at which held streams count as prepared.
     ready: BTreeSet<(Instant, usize)>,
+    /// Time at which the loads of the contexts are compared next. `None`: streams stay on their contexts.
+    rebalance_at: Option<Instant>,
     carriage: Carriage,
     recorder: Recorder,
     kept: Kept,
@@ -59,7 +61,7 @@ pub struct Gateway {
 /// What carries the streams.
 #[derive(Debug)]
 enum Carrier {
-    Lines(Lines),
+    Lines(Box<Lines>),
     Stock(Stock),
 }
 
@@ -151,10 +153,16 @@ impl Gateway {
             None => Kept::default(),
         };
         let carrier = match elements {
-            Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())),
+            Elements::Threadbare => {
+                let lines = Lines::new(&config.contexts, sender.clone());
+                Carrier::Lines(Box::new(lines))
+            }
             Elements::Stock => Carrier::Stock(Stock::new(&config.streams, sender.clone())?),
         };
+        let has_choice = config.contexts.count > 1 && matches!(carrier, Carrier::Lines(_));
+        let is_balanced = config.contexts.rebalance && has_choice;
         let mut gateway = Gateway {
+            rebalance_at: is_balanced.then(Instant::now),
             contexts: config.contexts,
             restart: config.restart,
             carrier,
@@ -382,12 +390,14 @@ impl Gateway {
             let now = Instant::now();
             self.restart_due(now);
             self.tell_ready(now);
+            self.rebalance_due(now);
             if end.is_some_and(|end| end <= now) {
                 return Handled::TimeOut;
             }
             let next_restart = self.restarts.first().map(|(at, _)| *at);
             let next_ready = self.ready.first().map(|(at, _)| *at);
-            let wake_at = [end, next_restart, next_ready].into_iter().flatten().min();
+            let times = [end, next_restart, next_ready, self.rebalance_at];
+            let wake_at = times.into_iter().flatten().min();
             let event = match wake_at {
                 Some(at) => self.events.recv_timeout(at.saturating_duration_since(now)),
                 None => self
@@ -645,6 +655,20 @@ impl Gateway {
             }
         }
     }
+
+    /// Lets a busy context hand a stream to another one.
+    fn rebalance_due(&mut self, now: Instant) {
+        let (Some(at), Carrier::Lines(lines)) = (self.rebalance_at, &self.carrier) else {
+            return;
+        };
+        if at <= now {
+            self.rebalance_at = Some(now + REBALANCE_INTERVAL);
+            for moved in lines.rebalance() {
+                let stream = MovedSession::Stream(moved.label.clone());
+                self.directory.moves().note(stream, moved);
+            }
+        }
+    }
 }
 
 fn watched(spec: &StreamSpec) -> Watched {
@@ -772,6 +796,9 @@ const RECORDED_S_MAX: usize = 4;
 /// Number of portions of audio per second of a stream. A portion contains several packets (see
 /// [`Listeners::listen`](threadbare_relay::Listeners::listen)).
 const PORTIONS_PER_S: usize = 8;
+
+/// Time between two comparisons of the contexts' loads.
+const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Extra time for a drain. It is needed because threads run late on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use threadbare_relay::{AudioSession, Commander, Pace, SharedSnapshot};
 
 use super::PERIOD_SLOW;
+use super::moves::Moves;
 
 /// The list of streams. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Directory {
     inner: Arc<Mutex<Inner>>,
     pace: Pace,
+    moves: Moves,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +78,7 @@ impl Default for Directory {
         Directory {
             inner: Arc::default(),
             pace: Pace::new(PERIOD_SLOW),
+            moves: Moves::default(),
         }
     }
 }
@@ -85,6 +88,12 @@ impl Directory {
     #[must_use]
     pub fn pace(&self) -> &Pace {
         &self.pace
+    }
+
+    /// Returns the moves of sessions between media threads.
+    #[must_use]
+    pub fn moves(&self) -> &Moves {
+        &self.moves
     }
 
     /// Adds a stream, or replaces its settings.

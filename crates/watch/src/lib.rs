@@ -17,6 +17,7 @@ mod gather;
 mod history;
 mod machine;
 mod metrics;
+mod moves;
 mod second;
 mod webhook;
 
@@ -38,6 +39,7 @@ use self::gather::Turn;
 pub use self::gather::{Gatherer, StreamChange, Tile, TileState, Track};
 use self::history::History;
 pub use self::machine::{Machine, ThreadSecond, ThreadSeen, ThreadTrack};
+pub use self::moves::{MovedSession, Moves, SessionMove};
 pub use self::second::{Level, RECENT_SECONDS, Second, merged};
 use self::webhook::Webhook;
 use threadbare_process::limit::{LineLimit, Verdict};
@@ -237,6 +239,12 @@ impl View {
     /// Reads the data of the media threads.
     pub fn read_machine<T>(&self, read: impl FnOnce(&Machine) -> T) -> T {
         read(&lock(&self.0.machine))
+    }
+
+    /// Returns the moves of sessions between media threads.
+    #[must_use]
+    pub fn moves(&self) -> &Moves {
+        self.0.directory.moves()
     }
 
     /// Subscribes to frames. `None`: the limit of observers is reached.

@@ -11,6 +11,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use super::View;
 use super::gather::{Gatherer, TileState, Track};
 use super::machine::{Machine, ThreadSecond};
+use super::moves::Moves;
 use super::second::Level;
 
 impl Collector for View {
@@ -28,7 +29,10 @@ impl Collector for View {
             }
             alarms(&mut encoder, seen)
         })?;
-        self.read_machine(|machine| threads(&mut encoder, machine))
+        self.read_machine(|machine| {
+            threads(&mut encoder, machine)?;
+            moves(&mut encoder, machine, self.moves())
+        })
     }
 }
 
@@ -72,6 +76,25 @@ fn threads(encoder: &mut DescriptorEncoder<'_>, machine: &Machine) -> Result<(),
                 ConstGauge::new(value(second)).encode(family.encode_family(&labels)?)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Encodes the number of sessions that each media thread has handed over.
+fn moves(
+    encoder: &mut DescriptorEncoder<'_>,
+    machine: &Machine,
+    moves: &Moves,
+) -> Result<(), Error> {
+    let (name, help) = (
+        "thread_moved_sessions",
+        "Streams, and streams of calls, that a media thread has handed to another one",
+    );
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for thread in machine.threads.keys() {
+        let labels = [("thread", thread.as_str())];
+        let count = ConstCounter::new(moves.from_thread(thread));
+        count.encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }

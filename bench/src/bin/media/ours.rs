@@ -113,7 +113,7 @@ fn range() -> Result<PortRange> {
 
 /// Returns the number of heap allocations of the engine's thread so far.
 fn allocations<C: Call>(engine: &Engine<C>) -> Option<u64> {
-    let shard = engine.context().next_shard();
+    let shard = engine.contexts().first()?.next_shard();
     shard.call(|_| counting::allocations()).ok()
 }
 

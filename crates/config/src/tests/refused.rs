@@ -430,6 +430,11 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[2],
     },
     Refused {
+        text: "[contexts]\nrebalance = 1",
+        says: &["`rebalance` cannot be 1", "true or false"],
+        lines: &[2],
+    },
+    Refused {
         text: "[contexts]\nprefix = \"\"",
         says: &["`prefix` cannot be \"\""],
         lines: &[2],

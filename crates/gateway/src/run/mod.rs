@@ -47,6 +47,7 @@ impl Job {
         }
         look_at_descriptors(&self.config);
         let contexts = self.config.contexts.count;
+        let rebalances = self.config.contexts.rebalance;
         let mut gateway = self.start_gateway()?;
         event::send_signals(gateway.sender(), self.hang_up())?;
         gateway.handle_pending();
@@ -63,7 +64,7 @@ impl Job {
             let (events, view) = (gateway.sender(), watch.view());
             let cluster = cluster.as_ref().map(Cluster::view);
             Server::start(
-                serving,
+                (serving, rebalances),
                 events,
                 reloads.clone(),
                 view,

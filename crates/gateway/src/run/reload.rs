@@ -142,6 +142,7 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
     differs("[contexts] wait", &old.wait_ms, &new.wait_ms);
     let positions = |config: &Config| format!("{:?}", config.positions);
     differs("[restart] state", &positions(before), &positions(after));
+    differs("[contexts] rebalance", &old.rebalance, &new.rebalance);
     let cluster = |config: &Config| format!("{:?}", config.cluster);
     differs("[cluster]", &cluster(before), &cluster(after));
     match (&before.serving, &after.serving) {

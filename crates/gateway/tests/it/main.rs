@@ -27,6 +27,8 @@ mod pipelines;
 #[cfg(feature = "gstreamer")]
 mod real_tools;
 #[cfg(feature = "gstreamer")]
+mod rebalance;
+#[cfg(feature = "gstreamer")]
 mod recordings;
 #[cfg(feature = "gstreamer")]
 mod reload;

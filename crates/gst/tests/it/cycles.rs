@@ -8,10 +8,10 @@ fn count(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// Resident memory of this process, KiB.
+/// Resident memory of this process, KiB, without the pages of files, which the kernel drops and reads again on a busy machine.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"));
     let kib = line.unwrap().split_whitespace().nth(1).unwrap();
     kib.parse().unwrap()
 }

@@ -40,6 +40,11 @@ pub(crate) trait PacketIo: Send {
     /// Removes and returns the ports of a leg, which can be closed here or on another thread. No more datagrams arrive from them.
     fn detach(&mut self, attached: Attached) -> Option<LegKind>;
 
+    /// Whether another media worker can get the ports of a leg: detach them here, and attach them there.
+    fn can_move(&self, _attached: &Attached) -> bool {
+        false
+    }
+
     /// Sets the type of service for the ports of a leg. Shared ports keep theirs.
     fn set_tos(&mut self, _attached: &Attached, _tos: u8) -> io::Result<()> {
         Ok(())

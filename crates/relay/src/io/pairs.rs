@@ -483,6 +483,12 @@ impl PacketIo for Pairs {
         Some(LegKind::Own(own))
     }
 
+    /// A ring belongs to the shard, and may contain datagrams of the port. So a port with a ring stays.
+    fn can_move(&self, attached: &Attached) -> bool {
+        let rings = self.rings.as_ref();
+        !rings.is_some_and(|rings| rings.has(attached.rtp))
+    }
+
     fn set_tos(&mut self, attached: &Attached, tos: u8) -> io::Result<()> {
         for place in std::iter::once(attached.rtp).chain(attached.rtcp) {
             if let Some(rings) = &mut self.rings {

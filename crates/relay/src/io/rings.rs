@@ -89,6 +89,12 @@ impl Rings {
         }
     }
 
+    /// Whether a port has a ring.
+    pub(super) fn has(&self, place: u32) -> bool {
+        let route = self.routes.get(place as usize);
+        route.is_some_and(|route| route.local.is_some())
+    }
+
     pub(super) fn set_tos(&mut self, place: u32, tos: u8) {
         if let Some(route) = self.routes.get_mut(place as usize) {
             route.tos = tos;

@@ -8,7 +8,7 @@ mod shared;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use nix::sys::epoll::Epoll;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use threadbare_rtp::demux::{DemuxError, Filter};
 
 pub(crate) use self::range::{NumberLease, random};
@@ -125,10 +125,59 @@ impl OwnPorts {
         }
     }
 
+    /// Removes the sockets from their epoll instance, and notes that they are in `watch`.
+    fn set_watch(&mut self, watch: &Arc<Epoll>) {
+        let Some(sockets) = &mut self.sockets else {
+            return;
+        };
+        if let Some(before) = sockets.watch.replace(watch.clone()) {
+            for udp in sockets.each() {
+                // This cannot fail for a socket that is registered.
+                let _ = before.delete(udp.fd());
+            }
+        }
+    }
+
     /// Takes this apart for `attach`.
     pub(crate) fn into_parts(mut self) -> Option<(Sockets, Option<NumberLease>, Option<Fence>)> {
         let sockets = self.sockets.take()?;
         Some((sockets, self.lease.take(), self.fence.take()))
+    }
+}
+
+/// Moves the sockets of legs to the epoll instance of another media worker, which does not watch them yet. This reserves what `attach`
+/// needs there, so that `attach` cannot fail for lack of it.
+///
+/// # Errors
+/// Fails if the system refuses to watch a socket. Then nothing has changed.
+pub(crate) fn move_to(legs: &mut [(u32, LegKind)], watch: &Arc<Epoll>) -> nix::Result<()> {
+    let sockets = || legs.iter().flat_map(|(_, ports)| ports.sockets());
+    for (count, udp) in sockets().enumerate() {
+        let event = EpollEvent::new(EpollFlags::empty(), UNWATCHED);
+        if let Err(error) = watch.add(udp.fd(), event) {
+            for added in sockets().take(count) {
+                // This cannot fail for a socket that has just been added.
+                let _ = watch.delete(added.fd());
+            }
+            return Err(error);
+        }
+    }
+    for (_, ports) in legs {
+        if let LegKind::Own(own) = ports {
+            own.set_watch(watch);
+        }
+    }
+    Ok(())
+}
+
+impl LegKind {
+    /// Returns the sockets that no other leg uses.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Udp> {
+        let own = match self {
+            LegKind::Own(own) => own.sockets.as_ref(),
+            LegKind::Shared(_) => None,
+        };
+        own.into_iter().flat_map(Sockets::each)
     }
 }
 
@@ -211,5 +260,7 @@ impl LegPorts {
     }
 }
 
+/// Key of a socket in an epoll instance until `attach` sets the right one. No port has this key.
+const UNWATCHED: u64 = u64::MAX;
 /// Address of ports that are being returned. It is never read.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

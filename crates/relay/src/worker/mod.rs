@@ -4,6 +4,7 @@
 //! call runs, the memory of the next ones is prefetched. A batch leaves in one system call if the packet I/O can do that. A call's turn is
 //! bounded. A panic ends the turn, and removes only that call.
 
+mod moving;
 mod outbox;
 mod spare;
 mod timers;
@@ -54,6 +55,8 @@ pub(crate) struct MediaWorker<C: Call> {
     spare: Spare,
     /// The packet I/O that is read first in the next run.
     first_io: usize,
+    /// The place at which the search for a call to move starts.
+    next_move: usize,
     /// The policy for destinations. `None`: all destinations are allowed.
     policy: Option<View>,
 }
@@ -85,6 +88,7 @@ impl<C: Call> MediaWorker<C> {
             run_ns_max,
             spare: Spare::new(wait_ns, run_ns_max),
             first_io: 0,
+            next_move: 0,
             policy,
         }
     }
@@ -122,6 +126,10 @@ impl<C: Call> MediaWorker<C> {
             let Some(order) = self.orders.pop_front() else {
                 return;
             };
+            if is_from_future(&order, now_ns) {
+                self.orders.push_front(order);
+                return;
+            }
             self.run_order(cx, now_ns, order);
             if count % ORDERS_TIMED == 0 && clock_now_ns() >= until_ns {
                 return;
@@ -131,7 +139,17 @@ impl<C: Call> MediaWorker<C> {
 
     fn run_order(&mut self, cx: &Cx<'_>, now_ns: u64, order: Order<C>) {
         match order {
-            Order::Create { at, slot, legs } => self.create(now_ns, at, slot, legs),
+            Order::Create {
+                at,
+                slot,
+                legs,
+                left_ns,
+            } => {
+                if left_ns.is_none() {
+                    self.queue.counters.created.add(1);
+                }
+                self.create(now_ns, at, slot, legs);
+            }
             Order::Command { at, run } => {
                 if self.is_there(at) {
                     self.turn(at.index, now_ns, false, |slot, _| run(slot, now_ns));
@@ -152,6 +170,11 @@ impl<C: Call> MediaWorker<C> {
                         None => drop_caught(removed),
                     }
                 }
+            }
+            Order::Move { at, to, report } => {
+                let moved = self.hand_over(at, &to);
+                // The caller may no longer wait.
+                let _ = report.send(moved);
             }
             Order::AddIo { io, packets } => self.add_io(cx, io, packets),
             Order::RemoveIo { io } => {
@@ -181,32 +204,7 @@ impl<C: Call> MediaWorker<C> {
         mut slot: Box<Slot<C>>,
         legs: Vec<(u32, LegKind)>,
     ) {
-        let mut failed = None;
-        for (leg, (io, ports)) in legs.into_iter().enumerate() {
-            let Some(Some(packets)) = self.ios.get_mut(io as usize) else {
-                failed = Some(io::ErrorKind::NotFound.into());
-                break;
-            };
-            let leg = leg as u8;
-            match packets.attach(at.index, leg, ports) {
-                Ok(attached) => {
-                    let ids = [
-                        (PortId::rtp(leg), Some(attached.rtp)),
-                        (PortId::rtcp(leg), attached.rtcp),
-                    ];
-                    for (id, place) in ids {
-                        if let (Some(in_slot), Some(place)) = (id.place(), place) {
-                            slot.ports[in_slot] = PortRef { io, place };
-                        }
-                    }
-                    slot.legs[usize::from(leg)] = Some((io, attached));
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
+        let failed = self.attach_all(at.index, &mut slot, legs).err();
         let place = at.index as usize;
         if place >= self.calls.len() {
             self.calls.resize_with(place + 1, || None);
@@ -215,7 +213,6 @@ impl<C: Call> MediaWorker<C> {
             reserve(&mut self.more, self.calls.len());
         }
         let counters = &self.queue.counters;
-        counters.created.add(1);
         counters.calls.add(1);
         if let Some(error) = failed {
             tracing::error!(call = slot.label, %error, "cannot watch the sockets of a call");
@@ -227,6 +224,44 @@ impl<C: Call> MediaWorker<C> {
         self.calls[place] = Some(slot);
         // The call may have output and a timer from the start.
         self.turn(at.index, now_ns, false, |_, _| ());
+    }
+
+    /// Attaches the ports of a call's legs to their packet I/Os.
+    fn attach_all(
+        &mut self,
+        index: u32,
+        slot: &mut Slot<C>,
+        legs: Vec<(u32, LegKind)>,
+    ) -> io::Result<()> {
+        for (leg, (io, ports)) in legs.into_iter().enumerate() {
+            let Some(Some(packets)) = self.ios.get_mut(io as usize) else {
+                return Err(io::ErrorKind::NotFound.into());
+            };
+            let leg = leg as u8;
+            let attached = packets.attach(index, leg, ports)?;
+            let ids = [
+                (PortId::rtp(leg), Some(attached.rtp)),
+                (PortId::rtcp(leg), attached.rtcp),
+            ];
+            for (id, place) in ids {
+                if let (Some(in_slot), Some(place)) = (id.place(), place) {
+                    slot.ports[in_slot] = PortRef { io, place };
+                }
+            }
+            slot.legs[usize::from(leg)] = Some((io, attached));
+        }
+        Ok(())
+    }
+
+    /// Detaches the ports of a call's legs.
+    fn detach_all(&mut self, slot: &mut Slot<C>) -> Vec<(u32, LegKind)> {
+        let mut detached = Vec::new();
+        for (io, attached) in slot.legs.iter_mut().filter_map(Option::take) {
+            if let Some(Some(packets)) = self.ios.get_mut(io as usize) {
+                detached.extend(packets.detach(attached).map(|ports| (io, ports)));
+            }
+        }
+        detached
     }
 
     fn set_tos(&mut self, index: u32, tos: u8) {
@@ -253,24 +288,17 @@ impl<C: Call> MediaWorker<C> {
     fn remove(&mut self, index: u32, how: CallState) -> Option<Removed<C>> {
         // The call's last datagrams, such as a BYE, are staged.
         flush_all(&mut self.ios, &self.queue.counters);
-        let slot = self.calls.get_mut(index as usize)?.take()?;
+        let mut slot = self.calls.get_mut(index as usize)?.take()?;
         self.timers.remove(index);
-        let Slot {
-            call, legs, life, ..
-        } = *slot;
-        let mut given_back = Vec::new();
-        for (io, attached) in legs.into_iter().flatten() {
-            if let Some(Some(packets)) = self.ios.get_mut(io as usize) {
-                given_back.extend(packets.detach(attached));
-            }
-        }
-        life.end(how);
+        let legs = self.detach_all(&mut slot);
+        let Slot { call, home, .. } = *slot;
+        home.life.end(how);
         let counters = &self.queue.counters;
         counters.calls.set(counters.calls.get().saturating_sub(1));
         self.queue.free_call(index);
         Some(Removed {
             call,
-            legs: given_back,
+            legs: legs.into_iter().map(|(_, ports)| ports).collect(),
         })
     }
 
@@ -526,15 +554,24 @@ impl<C: Call> Drop for MediaWorker<C> {
         let counters = &self.queue.counters;
         counters.calls.set(0);
         for slot in self.calls.iter().flatten() {
-            slot.life.end(CallState::Removed);
+            slot.home.life.end(CallState::Removed);
         }
-        for order in self.orders.drain(..).chain(orders) {
-            if let Order::Create { slot, .. } = &order {
-                slot.life.end(CallState::Removed);
-            }
-            drop_caught(order);
-        }
+        self.orders.drain(..).chain(orders).for_each(drop_order);
     }
+}
+
+/// Whether a call has seen a later time than that of this run, because it ran elsewhere. The time of a call must not decrease, so the order
+/// waits for the next run.
+fn is_from_future<C: Call>(order: &Order<C>, now_ns: u64) -> bool {
+    matches!(order, Order::Create { left_ns: Some(left_ns), .. } if *left_ns > now_ns)
+}
+
+/// Drops an order for a media worker that has ended.
+fn drop_order<C: Call>(order: Order<C>) {
+    if let Order::Create { slot, .. } = &order {
+        slot.home.life.end(CallState::Removed);
+    }
+    drop_caught(order);
 }
 
 /// Drops values of callers. A panic while one is dropped must not stop the others.

@@ -11,6 +11,7 @@ mod fence;
 mod forward;
 mod life;
 mod listeners;
+mod moves;
 mod pairs;
 mod resting;
 mod rings;

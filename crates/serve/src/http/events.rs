@@ -21,7 +21,7 @@ use super::recordings::Recording;
 use crate::events::{Event, What};
 use crate::service::Service;
 use threadbare_recording::FileEvent;
-use threadbare_watch::{Change, TimedChange};
+use threadbare_watch::{Change, MovedSession, SessionMove, TimedChange};
 
 /// A call event; its kind is the name of the server-sent event.
 #[derive(Debug, Serialize, ToSchema)]
@@ -58,6 +58,7 @@ pub(super) enum EventData {
     Call(CallEvent),
     Alarm(AlarmEvent),
     Recording(Recording),
+    Moved(MovedEvent),
 }
 
 /// An alarm of a stream was raised (`alarm`), or has ended (`alarm-ended`).
@@ -78,12 +79,33 @@ pub(super) struct AlarmEvent {
     unit: &'static str,
 }
 
+/// A stream, or a stream of a call, was moved to another media thread (`moved`).
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct MovedEvent {
+    /// The stream's name in the file. Absent: it is a stream of a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<String>,
+    /// Call-ID. Bytes that are not UTF-8 are replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    /// Path of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// Name of the thread that carried the stream.
+    from: String,
+    /// Name of the thread that carries the stream now.
+    to: String,
+    /// ms since 1970.
+    unix_ms: u64,
+}
+
 /// Call events and stream alarms, as server-sent events
 ///
 /// Events of calls: `up` (the call's first stream runs), `media` (a party sends from a new source), `lost` (a party has sent
 /// nothing for 10 s and is not on hold), `dtmf` (a party has sent a DTMF digit), `recording` (a file has started, is complete
 /// or was cut off; `state` is as in `/v1/recordings`), `timeout` (a time-out is about to end the call), `down` (the call has
-/// ended). Events of streams: `alarm` and `alarm-ended`. The data are JSON. A reader that falls behind by 4096 events gets
+/// ended). Events of streams: `alarm` and `alarm-ended`. Events of both: `moved` (a busy media thread has handed the stream, or a
+/// stream of the call, to another thread). The data are JSON. A reader that falls behind by 4096 events gets
 /// `lagged` with the number of events that it missed. At most 32 readers at a time.
 #[utoipa::path(get, path = "/v1/events", tag = "calls", params(
     ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the events of all nodes, each with its `node`")), responses(
@@ -103,15 +125,17 @@ pub(super) async fn listen(
     })?;
     let alarms = app.view.changes();
     let files = app.recorder.events();
+    let moves = app.view.moves().subscribe();
     let lines = unfold(
-        (app, events, alarms, files),
-        move |(app, mut events, mut alarms, mut files)| async move {
+        (app, events, alarms, files, moves),
+        move |(app, mut events, mut alarms, mut files, mut moves)| async move {
             let line = tokio::select! {
                 line = next(&app, &mut events, unix_at_zero_ns) => line?,
                 told = alarms.recv() => alarm(told)?,
                 told = files.recv() => recording(told)?,
+                told = moves.recv() => moved(told)?,
             };
-            Some((Ok(line), (app, events, alarms, files)))
+            Some((Ok(line), (app, events, alarms, files, moves)))
         },
     );
     Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(QUIET_MAX)))
@@ -149,6 +173,29 @@ fn recording(told: Result<FileEvent, RecvError>) -> Option<Line> {
     };
     let text = serde_json::to_string(&Recording::of(&entry)).unwrap_or_default();
     Some(Line::default().event("recording").data(text))
+}
+
+/// Formats a move. Returns `None` if the gateway ends.
+fn moved(told: Result<SessionMove, RecvError>) -> Option<Line> {
+    let told = match told {
+        Ok(told) => told,
+        Err(RecvError::Lagged(missed)) => return Some(lagged(missed)),
+        Err(RecvError::Closed) => return None,
+    };
+    let (stream, call) = match told.of {
+        MovedSession::Stream(name) => (Some(name), None),
+        MovedSession::Call(id) => (None, Some(CallId::new(&id))),
+    };
+    let data = MovedEvent {
+        stream,
+        id: call.as_ref().map(ToString::to_string),
+        path: call.as_ref().map(path),
+        from: told.from,
+        to: told.to,
+        unix_ms: told.unix_ms,
+    };
+    let text = serde_json::to_string(&data).unwrap_or_default();
+    Some(Line::default().event("moved").data(text))
 }
 
 fn lagged(missed: u64) -> Line {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use threadbare_recording::PacketRecorder;
 use threadbare_relay::{
-    AudioSession, CallHandle, Commander, CreateError, Engine, EngineError, Fence, LegPorts, Pace,
-    Settings, SharedSnapshot, SocketError, Unreachable,
+    AudioSession, CallHandle, Commander, CreateError, Engine, EngineError, Fence, LegPorts, Moved,
+    Pace, Settings, SharedSnapshot, SocketError, Unreachable,
 };
 use threadbare_rtp::call::{LegId, SessionError, SessionEvent, SessionSpec, SessionState, Side};
 use threadbare_rtp::fallback::Switch;
@@ -63,8 +63,8 @@ pub enum LineError {
 #[derive(Debug)]
 pub struct Lines {
     contexts: Contexts,
-    /// The engine of each context. The list is empty before the first stream starts.
-    engines: Vec<Engine<AudioSession>>,
+    /// The engine of all contexts. `None`: no stream has started yet.
+    engine: Option<Engine<AudioSession>>,
     slice: Duration,
     common: Common,
     events: Sender<Event>,
@@ -100,7 +100,7 @@ impl Lines {
     pub fn new(contexts: &Contexts, events: Sender<Event>) -> Lines {
         Lines {
             contexts: contexts.clone(),
-            engines: Vec::new(),
+            engine: None,
             slice: Duration::from_millis(contexts.wait_ms.into()),
             common: Common {
                 cname: format!("{:016x}", random_number()).into(),
@@ -111,20 +111,29 @@ impl Lines {
         }
     }
 
-    /// Starts the contexts if they do not run. The first stream would start them too, but this call shows a failure earlier.
+    /// Starts the contexts if they do not run, and returns their engine. The first stream would start them too, but this call shows a failure
+    /// earlier.
     ///
     /// # Errors
     /// Fails if the system cannot provide the threads or the descriptors.
-    pub fn start_contexts(&mut self) -> Result<(), EngineError> {
-        if self.engines.is_empty() {
-            let engines = (0..self.contexts.count.max(1)).map(|index| {
-                let mut settings = Settings::new(&self.contexts.name_for(index as usize));
+    pub fn start_contexts(&mut self) -> Result<&Engine<AudioSession>, EngineError> {
+        let engine = match self.engine.take() {
+            Some(engine) => engine,
+            None => {
+                let count = self.contexts.count.max(1) as usize;
+                let mut settings = Settings::new("");
+                settings.contexts = (0..count).map(|i| self.contexts.name_for(i)).collect();
                 settings.threads.wait = self.slice;
-                Engine::new(settings)
-            });
-            self.engines = engines.collect::<Result<_, _>>()?;
-        }
-        Ok(())
+                Engine::new(settings)?
+            }
+        };
+        Ok(self.engine.insert(engine))
+    }
+
+    /// Moves a stream from the context with the most load to the one with the least, unless their loads hardly differ. Call this once a
+    /// second. Returns the moves that were completed since the last time.
+    pub fn rebalance(&self) -> Vec<Moved> {
+        self.engine.as_ref().map_or(Vec::new(), Engine::rebalance)
     }
 
     /// Starts a run of a stream.
@@ -189,8 +198,9 @@ impl Lines {
             events: self.events.clone(),
         };
         let line = line.on_event(move |event| log.handle(&event));
-        let engine = &self.engines[run.stream % self.engines.len()];
-        let handle = engine.create(spec.name.clone(), ports, line)?;
+        let handle = self
+            .start_contexts()?
+            .create(spec.name.clone(), ports, line)?;
         Ok(RunningLine {
             handle: Some(handle),
             encrypts: spec.srtp.output.is_some(),

@@ -5,18 +5,23 @@
 //! | `OrderQueue::inbox` | any thread adds orders, the shard's thread takes them; under its lock, for a few instructions |
 //! | `OrderQueue::counters` | written by the shard's thread, read by any thread |
 //! | `OrderQueue::assigned` | any thread |
-//! | `Slot` | built by the creating thread, then only the shard's thread |
+//! | `Slot` | built by the creating thread, then only the thread of the shard that runs the call |
 //! | `Life` | written by the shard's thread, read by any thread |
+
+mod seat;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+pub(crate) use self::seat::{Home, Place, Seat};
+use crate::call::Call;
 use crate::id::{CALL_PORTS_MAX, LEGS_MAX};
 use crate::io::{Attached, PacketIo};
 use crate::policy::Passed;
 use crate::ports::LegKind;
+use crate::rebalance::Moved;
 use crate::stats::{CallStats, Counters};
 use crate::sync::lock;
 
@@ -38,8 +43,8 @@ pub enum CallState {
 pub(crate) struct Life(AtomicU8);
 
 impl Life {
-    pub(crate) fn new() -> Arc<Life> {
-        Arc::new(Life(AtomicU8::new(CallState::Running as u8)))
+    pub(crate) fn new() -> Life {
+        Life(AtomicU8::new(CallState::Running as u8))
     }
 
     pub(crate) fn get(&self) -> CallState {
@@ -63,7 +68,7 @@ pub(crate) struct CallRef {
 
 /// A call with the media worker's data about it. Fields that each packet uses come first.
 #[repr(C)]
-pub(crate) struct Slot<C> {
+pub(crate) struct Slot<C: Call> {
     pub(crate) generation: u32,
     /// Whether the call has more to send, and waits for another turn.
     pub(crate) has_more: bool,
@@ -74,7 +79,7 @@ pub(crate) struct Slot<C> {
     pub(crate) call: C,
     /// The packet I/O and the ports of each leg.
     pub(crate) legs: [Option<(u32, Attached)>; LEGS_MAX],
-    pub(crate) life: Arc<Life>,
+    pub(crate) home: Arc<Home<C>>,
     pub(crate) label: String,
 }
 
@@ -93,8 +98,8 @@ impl PortRef {
     };
 }
 
-impl<C> Slot<C> {
-    pub(crate) fn new(at: CallRef, call: C, life: Arc<Life>, label: String) -> Box<Slot<C>> {
+impl<C: Call> Slot<C> {
+    pub(crate) fn new(at: CallRef, call: C, home: Arc<Home<C>>, label: String) -> Box<Slot<C>> {
         Box::new(Slot {
             generation: at.generation,
             has_more: false,
@@ -103,21 +108,31 @@ impl<C> Slot<C> {
             stats: CallStats::default(),
             call,
             legs: [const { None }; LEGS_MAX],
-            life,
+            home,
             label,
         })
+    }
+
+    /// Prepares the call for its place at another media worker. Its ports are attached there.
+    pub(crate) fn relocate(&mut self, at: CallRef) {
+        self.generation = at.generation;
+        self.has_more = false;
+        self.ports = [PortRef::NONE; CALL_PORTS_MAX];
     }
 }
 
 /// A command for a call.
 pub(crate) type Run<C> = Box<dyn FnOnce(&mut Slot<C>, u64) + Send>;
 
-pub(crate) enum Order<C> {
+pub(crate) enum Order<C: Call> {
+    /// Adds a call, which is new or comes from another media worker.
     Create {
         at: CallRef,
         slot: Box<Slot<C>>,
         /// Index of the packet I/O of each leg, and the leg's ports.
         legs: Vec<(u32, LegKind)>,
+        /// The time at which another media worker gave up the call. `None`: the call is new.
+        left_ns: Option<u64>,
     },
     Command {
         at: CallRef,
@@ -132,6 +147,13 @@ pub(crate) enum Order<C> {
         at: CallRef,
         reply: Option<flume::Sender<Removed<C>>>,
     },
+    /// Moves a call to another media worker. `report` gets `None` if the call stays.
+    Move {
+        /// The call. `None`: any call that can be moved.
+        at: Option<CallRef>,
+        to: Arc<Seat<C>>,
+        report: flume::Sender<Option<Moved>>,
+    },
     AddIo {
         io: u32,
         packets: Box<dyn PacketIo>,
@@ -141,6 +163,45 @@ pub(crate) enum Order<C> {
     },
 }
 
+impl<C: Call> Order<C> {
+    /// Returns the place of the call that the order is for. `None`: the order is for no particular call, or creates one.
+    fn at(&mut self) -> Option<&mut CallRef> {
+        match self {
+            Order::Command { at, .. } | Order::SetTos { at, .. } | Order::Remove { at, .. } => {
+                Some(at)
+            }
+            Order::Move { at, .. } => at.as_mut(),
+            Order::Create { .. } | Order::AddIo { .. } | Order::RemoveIo { .. } => None,
+        }
+    }
+
+    /// Redirects the order to the new place of its call.
+    pub(crate) fn redirect(&mut self, to: CallRef) {
+        if let Some(at) = self.at() {
+            *at = to;
+        }
+    }
+}
+
+/// Removes and returns the orders for a call. The order of both parts stays.
+pub(crate) fn take_orders_of<C: Call>(
+    orders: &mut VecDeque<Order<C>>,
+    call: CallRef,
+) -> Vec<Order<C>> {
+    let mut own = Vec::new();
+    for _ in 0..orders.len() {
+        let Some(mut order) = orders.pop_front() else {
+            break;
+        };
+        if order.at().is_some_and(|at| *at == call) {
+            own.push(order);
+        } else {
+            orders.push_back(order);
+        }
+    }
+    own
+}
+
 /// The parts of a removed call. The thread that removes the call drops them, because closing sockets takes time.
 pub(crate) struct Removed<C> {
     pub(crate) call: C,
@@ -148,14 +209,14 @@ pub(crate) struct Removed<C> {
 }
 
 /// The inbox for orders.
-pub(crate) struct OrderQueue<C> {
+pub(crate) struct OrderQueue<C: Call> {
     inbox: Mutex<Inbox<C>>,
     pub(crate) counters: Counters,
     /// Number of calls that exist or are ordered.
     pub(crate) assigned: AtomicU64,
 }
 
-struct Inbox<C> {
+struct Inbox<C: Call> {
     orders: VecDeque<Order<C>>,
     woken: WakeUp,
     is_closed: bool,
@@ -197,11 +258,7 @@ impl Places {
     }
 }
 
-/// The media worker has ended.
-#[derive(Debug)]
-pub(crate) struct Closed;
-
-impl<C> OrderQueue<C> {
+impl<C: Call> OrderQueue<C> {
     pub(crate) fn new() -> Arc<OrderQueue<C>> {
         Arc::new(OrderQueue {
             inbox: Mutex::new(Inbox {
@@ -217,25 +274,31 @@ impl<C> OrderQueue<C> {
         })
     }
 
-    /// Queues an order. Returns `Some` if the media worker must be woken.
-    pub(crate) fn push(&self, order: Order<C>, when: When) -> Result<Option<When>, Closed> {
+    /// Queues an order. Returns `Some` if the media worker must be woken, or the order if the media worker has ended. Do not drop the order
+    /// under a lock.
+    pub(crate) fn push(&self, order: Order<C>, when: When) -> Result<Option<When>, Order<C>> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_closed {
-            drop(inbox);
-            // The order is dropped outside the lock, because it may have the last reference to something.
-            drop(order);
-            return Err(Closed);
+            return Err(order);
         }
         inbox.orders.push_back(order);
-        let wanted = match when {
-            When::BySlice => WakeUp::BySlice,
-            When::AtOnce => WakeUp::AtOnce,
-        };
-        if inbox.woken >= wanted {
-            return Ok(None);
+        Ok(inbox.wake(when))
+    }
+
+    /// Queues the orders of a call that comes from another media worker, to be carried out at once. Returns `Some` if the media worker must
+    /// be woken, or the orders if the media worker has ended.
+    pub(crate) fn push_all(&self, orders: Vec<Order<C>>) -> Result<Option<When>, Vec<Order<C>>> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.is_closed {
+            return Err(orders);
         }
-        inbox.woken = wanted;
-        Ok(Some(when))
+        inbox.orders.extend(orders);
+        Ok(inbox.wake(When::AtOnce))
+    }
+
+    /// Removes and returns the queued orders for a call.
+    pub(crate) fn take_orders_of(&self, call: CallRef) -> Vec<Order<C>> {
+        take_orders_of(&mut lock(&self.inbox).orders, call)
     }
 
     /// Returns a place for a new call.
@@ -281,5 +344,22 @@ impl<C> OrderQueue<C> {
     }
 }
 
+impl<C: Call> Inbox<C> {
+    /// Returns `Some` if the media worker must be woken.
+    fn wake(&mut self, when: When) -> Option<When> {
+        let wanted = match when {
+            When::BySlice => WakeUp::BySlice,
+            When::AtOnce => WakeUp::AtOnce,
+        };
+        if self.woken >= wanted {
+            return None;
+        }
+        self.woken = wanted;
+        Some(when)
+    }
+}
+
+/// Key of the packet I/O that has separate ports for each leg.
+pub(crate) const PAIRS: u32 = 0;
 /// Maximum number of packet I/Os of a shard. It is the number of keys that an agent has for its descriptors.
 pub(crate) const IOS_MAX: u32 = 64;
