@@ -265,6 +265,7 @@ mod tests {
                 tos: None,
                 echoes: false,
                 copies: None,
+                fallback: Default::default(),
             }
         };
         let (pcmu, pcma) = (Some(Encoding::Pcmu), Some(Encoding::Pcma));

@@ -488,6 +488,7 @@ mod tests {
             tos: None,
             echoes: false,
             copies: None,
+            fallback: Default::default(),
         }
     }
 
