@@ -109,6 +109,7 @@ impl Server {
         let media = MediaWorkers::new(serving.threads, streams_max, xdp, common, wake.clone());
         let mut media = media.into_diagnostic()?;
         open_roots(&recorder, serving)?;
+        media.set_fallback(serving.fallback.clone());
         media.record_with(recorder.clone(), on_demand(serving), serving.record.clone());
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
         let socket = UdpSocket::bind(serving.ng)
@@ -191,6 +192,7 @@ impl Server {
             }
             limit(service, &serving);
             service.media.set_audio(latency, serving.meter);
+            service.media.set_fallback(serving.fallback.clone());
             service.media.set_policy(serving.record.clone());
             let settings = Settings {
                 timeouts: timeouts(&serving),

@@ -40,6 +40,8 @@ pub(super) struct MeasuredSide {
     pub(super) loudness: Option<Loudness>,
     /// Clock rate of the media that are sent to the party, Hz.
     pub(super) clock_rate_hz: Option<u32>,
+    /// Whether the other party hears the fallback in place of this party.
+    pub(super) is_replaced: bool,
 }
 
 /// Averages over a party's media since the start. A value is `None` if no report has come yet.
@@ -134,6 +136,7 @@ fn audio(media: &AudioSession, stats: &AudioStats, side: Side) -> MeasuredSide {
         listener: ListenerView::of(own),
         loudness: stats.loudness[side as usize],
         clock_rate_hz: Some(own.takes().audio().clock_rate_hz),
+        is_replaced: direction.is_substituted,
     }
 }
 

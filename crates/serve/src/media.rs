@@ -1,6 +1,7 @@
 //! The media workers. They run the streams of calls, and carry out the registry's actions on them.
 
 mod copies;
+mod fallback;
 mod listeners;
 mod now;
 mod plays;
@@ -31,6 +32,7 @@ use threadbare_runtime::clock_now_ns;
 use threadbare_xdp::Xdp;
 
 use self::copies::CopiesTo;
+use self::fallback::Fallbacks;
 pub(super) use self::listeners::Unheard;
 pub(super) use self::now::StreamNow;
 use self::plays::Played;
@@ -46,6 +48,7 @@ use super::plays::Play;
 use super::quality_history::QualityHistory;
 use super::spec::{self, Common, Latency};
 use super::waker::WakeSignal;
+use threadbare_config::CallFallback;
 use threadbare_recording::Recorder;
 
 /// The media threads and the running streams.
@@ -56,6 +59,7 @@ pub(super) struct MediaWorkers {
     slice: Duration,
     common: Common,
     streams: Streams,
+    fallbacks: Fallbacks,
     recordings: Recordings,
     endings: Endings,
     /// Saves the states of streams. `None`: streams end with the process.
@@ -122,6 +126,7 @@ impl MediaWorkers {
             slice,
             common,
             streams: HashMap::new(),
+            fallbacks: Fallbacks::default(),
             recordings: Recordings::default(),
             saver: None,
             endings: Endings::new(wake.clone()),
@@ -142,6 +147,21 @@ impl MediaWorkers {
     /// Sets the delay of jitter buffers for streams that start from now on, and whether their loudness is measured.
     pub(super) fn set_audio(&mut self, latency: Latency, meters: bool) {
         (self.common.latency, self.common.meters) = (latency, meters);
+    }
+
+    /// Sets what parties of streams that start from now on hear while the other party sends nothing.
+    pub(super) fn set_fallback(&mut self, fallback: Option<CallFallback>) {
+        self.fallbacks.configure(fallback);
+    }
+
+    /// Returns the next file of a fallback to be read.
+    pub(super) fn next_fallback_file(&mut self) -> Option<Arc<str>> {
+        self.fallbacks.next_unread()
+    }
+
+    /// Handles the samples of a fallback's file. `None`: it cannot be read.
+    pub(super) fn fallback_loaded(&mut self, file: &str, clip: Option<Clip>) {
+        self.fallbacks.set_loaded(&self.streams, file, clip);
     }
 
     /// Returns the lateness of the least late thread.
@@ -221,6 +241,8 @@ impl MediaWorkers {
         let local = ports.each_ref().map(LegPorts::rtp_address);
         let listeners = Listeners::default();
         let mut session = self.session(stream, &spec, &listeners)?;
+        let choice = self.fallbacks.choose(&spec);
+        self.fallbacks.wait(stream, choice);
         if let Some(saver) = &mut self.saver {
             saver.begin(stream, &spec, &mut session);
         }
@@ -264,7 +286,8 @@ impl MediaWorkers {
             StreamKind::Audio => {
                 let mut random = threadbare_process::system::random_number;
                 let config = spec::call_config(spec, &self.common, &mut random)?;
-                let call = Session::new(now_ns, config)?;
+                let mut call = Session::new(now_ns, config)?;
+                fallback::set(&mut call, self.fallbacks.choose(spec).sound());
                 let mut media =
                     AudioSession::new(call, self.slice).with_listeners(listeners.clone());
                 if self.common.meters && listeners::check(spec).is_ok() {
@@ -308,9 +331,17 @@ impl MediaWorkers {
         }
         let before = std::mem::replace(&mut running.spec, spec.clone());
         let copied_before = before.copies;
+        let choice = (is_other_kind || fallback::may_change(&before, &spec))
+            .then(|| self.fallbacks.choose(&spec));
+        if let Some(choice) = &choice {
+            self.fallbacks.wait(stream, choice.clone());
+        }
         let told = match other_kind {
             Some(other) => running.handle.command(move |session, _| *session = other),
             None => running.handle.command(move |session, now_ns| {
+                if let (Some(choice), Some(media)) = (choice, session.audio_mut()) {
+                    fallback::set(media.session_mut(), choice.sound());
+                }
                 for side in Side::BOTH {
                     if let Err(error) = change(session, now_ns, side, &before, &spec) {
                         tracing::error!(call, ?side, %error, "cannot change a stream of the call");

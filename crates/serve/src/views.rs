@@ -90,6 +90,8 @@ pub(super) struct SideMedia {
     packets_late: u64,
     /// Audio that was concealed because the party's packets were lost.
     concealed_ms: u64,
+    /// Whether the other party hears the fallback in place of this party, because no packets come from it.
+    fallback: bool,
     /// Time of the last RTP packet, ms since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_packet_unix_ms: Option<u64>,
@@ -223,6 +225,7 @@ fn media(wall: Wall, side: &MeasuredSide) -> SideMedia {
         packets_lost: counts.lost,
         packets_late: counts.late,
         concealed_ms: counts.concealed_ns / NS_PER_MS,
+        fallback: side.is_replaced,
         last_packet_unix_ms: side.heard_ns.map(|at_ns| wall.unix_ms(at_ns)),
         jitter_ms: side.jitter_ms,
         round_trip_ms: side.round_trip_ms,

@@ -40,6 +40,7 @@ mod serve_copies;
 mod serve_destinations;
 #[cfg(feature = "gstreamer")]
 mod serve_echo;
+mod serve_fallback;
 #[cfg(feature = "gstreamer")]
 mod serve_flood;
 #[cfg(feature = "gstreamer")]

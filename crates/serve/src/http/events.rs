@@ -81,7 +81,8 @@ pub(super) struct AlarmEvent {
 /// Call events and stream alarms, as server-sent events
 ///
 /// Events of calls: `up` (the call's first stream runs), `media` (a party sends from a new source), `lost` (a party has sent
-/// nothing for 10 s and is not on hold), `dtmf` (a party has sent a DTMF digit), `recording` (a file has started, is complete
+/// nothing for 10 s and is not on hold), `fallback` and `fallback-ended` (the other party hears the fallback in place of a party,
+/// or no longer), `dtmf` (a party has sent a DTMF digit), `recording` (a file has started, is complete
 /// or was cut off; `state` is as in `/v1/recordings`), `timeout` (a time-out is about to end the call), `down` (the call has
 /// ended). Events of streams: `alarm` and `alarm-ended`. The data are JSON. A reader that falls behind by 4096 events gets
 /// `lagged` with the number of events that it missed. At most 32 readers at a time.
@@ -175,6 +176,7 @@ async fn tag(app: &App, event: &Event) -> Option<String> {
     let (stream, side) = match event.what {
         What::Media { stream, side, .. }
         | What::Lost { stream, side }
+        | What::Fallback { stream, side, .. }
         | What::Key { stream, side, .. } => (stream, side),
         What::Up | What::Timeout { .. } | What::Down { .. } => return None,
     };
@@ -192,6 +194,8 @@ fn name(what: What) -> &'static str {
         What::Up => "up",
         What::Media { .. } => "media",
         What::Lost { .. } => "lost",
+        What::Fallback { is_on: true, .. } => "fallback",
+        What::Fallback { is_on: false, .. } => "fallback-ended",
         What::Key { .. } => "dtmf",
         What::Timeout { .. } => "timeout",
         What::Down { .. } => "down",
@@ -221,7 +225,7 @@ fn shown(event: &Event, tag: Option<String>, unix_at_zero_ns: u64) -> CallEvent 
             shown.reason = Some(reason.name());
             shown.duration_ms = Some(lasted_ns / NS_PER_MS);
         }
-        What::Up | What::Lost { .. } => {}
+        What::Up | What::Lost { .. } | What::Fallback { .. } => {}
     }
     shown
 }

@@ -15,7 +15,7 @@ const SURE_MS = 4000;
 
 // The rows of a party's table.
 const ROWS = {
-  "state": (side) => [side.held ? "on hold" : "", side.muted ? "muted" : ""].filter(Boolean).join(", ") || (side.held === undefined ? "not running" : "talks"),
+  "state": (side) => [side.held ? "on hold" : "", side.muted ? "muted" : "", side.media?.fallback ? "silent, replaced by the fallback" : ""].filter(Boolean).join(", ") || (side.held === undefined ? "not running" : "talks"),
   "codec to the party": (side) => side.codec ?? "unknown",
   "encryption": (side) => side.crypto_suite ?? "none",
   "signalled address": (side) => side.signalled_address ?? "none",

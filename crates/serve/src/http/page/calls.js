@@ -92,7 +92,7 @@ export class CallList {
   take(name, data) {
     const who = data.tag === undefined ? "" : ` of ${data.tag}`;
     const texts = {
-      up: "is up", media: `media${who} from ${data.remote_address}`, lost: `no packets${who} for 10 s`, dtmf: `DTMF ${data.key}${who}`,
+      up: "is up", media: `media${who} from ${data.remote_address}`, lost: `no packets${who} for 10 s`, fallback: `fallback in place${who}`, "fallback-ended": `no more fallback in place${who}`, dtmf: `DTMF ${data.key}${who}`,
       timeout: `times out: ${data.reason}`, down: `has ended: ${data.reason}`,
     };
     const kept = this.events.get(data.id) ?? [];
