@@ -49,7 +49,8 @@ pub struct AudioSession {
     is_to_look: bool,
     /// Number of samples in a portion for listeners.
     portion_samples: usize,
-    publishing: Option<Box<Publishing>>,
+    /// How the first legs publish their snapshots. It is empty without snapshots.
+    publishing: Vec<Publishing>,
     /// Packets that must wait, because earlier ones may still come from the previous process.
     early: Option<Box<Early>>,
     copies: Option<Box<Copies>>,
@@ -96,7 +97,7 @@ impl AudioSession {
             listeners: SessionListeners::new(Listeners::default()),
             is_to_look: false,
             portion_samples: GATHERED_SAMPLES,
-            publishing: None,
+            publishing: Vec::new(),
             early: None,
             copies: None,
             unsent: Unsent::default(),
@@ -145,7 +146,20 @@ impl AudioSession {
         self.listeners = SessionListeners::new(snapshot.listeners().clone());
         self.session.record_quality(LegId::A);
         self.portion_samples = TAPPED_SAMPLES_MIN;
-        self.publishing = Some(Box::new(Publishing::new(snapshot, pace)));
+        self.publishing = vec![Publishing::new(LegId::A, snapshot, pace)];
+        self
+    }
+
+    /// Publishes the values of each party of a call in a snapshot, as [`publish_to`](Self::publish_to) does for a stream.
+    #[must_use]
+    pub fn publish_parties_to(
+        mut self,
+        snapshots: [SharedSnapshot; 2],
+        pace: &Pace,
+    ) -> AudioSession {
+        let legs = [LegId::A, LegId::B].into_iter().zip(snapshots);
+        let publishing = legs.map(|(leg, snapshot)| Publishing::new(leg, snapshot, pace.clone()));
+        self.publishing = publishing.collect();
         self
     }
 
@@ -406,7 +420,7 @@ impl AudioSession {
     #[inline]
     fn feed_listeners(&mut self, now_ns: u64) {
         // A snapshot adds listeners without a command to this session.
-        self.is_to_look |= self.publishing.is_some() && self.listeners.has_news();
+        self.is_to_look |= !self.publishing.is_empty() && self.listeners.has_news();
         if self.is_to_look || self.is_tapped {
             self.feed_tapped(now_ns);
         }
@@ -475,23 +489,24 @@ impl AudioSession {
         });
     }
 
-    /// Publishes the snapshot of a stream if that is due.
+    /// Publishes the snapshots that are due.
     fn publish(&mut self, now_ns: u64) {
-        let Some(mut publishing) = self.publishing.take() else {
-            return;
-        };
-        if publishing.begins_programme() {
-            // The audio so far belongs to the previous programme.
-            self.measure(1);
-            self.taps[0].meter.with(LineMeter::begin_programme);
+        let mut all = std::mem::take(&mut self.publishing);
+        for (index, publishing) in all.iter_mut().enumerate() {
+            if publishing.begins_programme() {
+                // The audio so far belongs to the previous programme.
+                self.measure(1);
+                self.taps[index].meter.with(LineMeter::begin_programme);
+            }
+            if publishing.is_due(now_ns) {
+                self.measure(1);
+                let protection = self.protections.get(index).and_then(Option::as_ref);
+                let refused = protection.map_or(0, |one| one.stats().refused());
+                let meter = &mut self.taps[index].meter;
+                publishing.publish(now_ns, &self.session, refused, meter);
+            }
         }
-        if publishing.is_due(now_ns) {
-            self.measure(1);
-            let protection = self.protections.first().and_then(Option::as_ref);
-            let refused = protection.map_or(0, |one| one.stats().refused());
-            publishing.publish(now_ns, &self.session, refused, &mut self.taps[0].meter);
-        }
-        self.publishing = Some(publishing);
+        self.publishing = all;
     }
 
     fn tell_events(&mut self) {
@@ -556,7 +571,7 @@ impl crate::Call for AudioSession {
             });
         });
         self.feed_listeners(now_ns);
-        if self.publishing.is_some() {
+        if !self.publishing.is_empty() {
             self.publish(now_ns);
         }
         self.tell_events();
