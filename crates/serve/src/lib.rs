@@ -106,10 +106,10 @@ impl Server {
         let streams_max = u64::from(serving.limits.max_sessions) * 4;
         let wake = WakeSignal::new().into_diagnostic()?;
         let xdp = open_xdp(serving)?;
-        let media = MediaWorkers::new(serving.threads, streams_max, xdp, common, wake.clone());
+        let (threads, watched) = (serving.threads, view.calls().clone());
+        let media = MediaWorkers::new(threads, streams_max, xdp, common, wake.clone(), watched);
         let mut media = media.into_diagnostic()?;
         open_roots(&recorder, serving)?;
-        media.set_fallback(serving.fallback.clone());
         media.record_with(recorder.clone(), on_demand(serving), serving.record.clone());
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
         let socket = UdpSocket::bind(serving.ng)
@@ -192,7 +192,6 @@ impl Server {
             }
             limit(service, &serving);
             service.media.set_audio(latency, serving.meter);
-            service.media.set_fallback(serving.fallback.clone());
             service.media.set_policy(serving.record.clone());
             let settings = Settings {
                 timeouts: timeouts(&serving),
@@ -267,10 +266,11 @@ fn open_xdp(serving: &Serving) -> miette::Result<Option<Xdp>> {
     Ok(opened)
 }
 
-/// Sets the allowed networks, the media policy, and the limits for new calls.
+/// Sets the allowed networks, the media policy, the fallback, and the limits for new calls.
 fn limit(service: &mut Service, serving: &Serving) {
     service.allow_only(serving.allow.clone());
     service.set_media_rules(serving.media.clone());
+    service.media.set_fallback(serving.fallback.clone());
     service.set_lateness_max(Duration::from_millis(serving.limits.lateness_ms.into()));
     service.set_cpu_percent_max(serving.limits.cpu_percent);
 }

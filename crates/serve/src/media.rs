@@ -8,6 +8,7 @@ mod plays;
 mod recordings;
 mod saved_state;
 mod state;
+mod stats;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,18 +16,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use threadbare_control::calls::{
-    Action, CallId, Counts, Media, Quality, SideSpec, SideStats, SourceStats, StreamCommand,
-    StreamId, StreamKind, StreamSpec, StreamStats,
+    Action, CallId, Media, SideSpec, StreamCommand, StreamId, StreamKind, StreamSpec, StreamStats,
 };
 use threadbare_relay::{
-    AudioSession, CallHandle, CreateError, Destinations, Engine, EngineError, Forward,
-    ForwardSideStats, LatePacket, LegPorts, Listeners, Listening, MediaSession, Reply, Settings,
-    ShardStats, TOS_USUAL,
+    AudioSession, CallHandle, CreateError, Destinations, Engine, EngineError, Forward, LatePacket,
+    LegPorts, Listeners, Listening, MediaSession, Reply, Settings, ShardStats, TOS_USUAL,
 };
 use threadbare_rtp::call::{Clip, DtmfDigit, Part, Session, SessionError, Side};
 use threadbare_rtp::codec::CodecError;
 use threadbare_rtp::dtmf::Key;
-use threadbare_rtp::leg::{LegStats, PayloadMapError};
+use threadbare_rtp::leg::PayloadMapError;
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 use threadbare_xdp::Xdp;
@@ -40,6 +39,7 @@ use self::recordings::{Recorded, Recordings};
 use self::saved_state::StateSaver;
 pub(super) use self::saved_state::{HandedOver, LatePacketSender};
 pub(super) use self::state::PlayState;
+use self::stats::stats_of;
 use super::endings::{EndedCall, Endings};
 use super::events::{News, Reports};
 use super::measured::{Measured, SideCounts};
@@ -50,6 +50,7 @@ use super::spec::{self, Common, Latency};
 use super::waker::WakeSignal;
 use threadbare_config::CallFallback;
 use threadbare_recording::Recorder;
+use threadbare_watch::{WatchedCall, WatchedCalls};
 
 /// The media threads and the running streams.
 #[derive(Debug)]
@@ -62,6 +63,8 @@ pub(super) struct MediaWorkers {
     fallbacks: Fallbacks,
     recordings: Recordings,
     endings: Endings,
+    /// The list of calls whose alarms are evaluated.
+    watched: WatchedCalls,
     /// Saves the states of streams. `None`: streams end with the process.
     saver: Option<StateSaver>,
     reports: Reports,
@@ -79,6 +82,7 @@ struct Running {
     plays: [Played; 2],
     listeners: Listeners,
     history: QualityHistory,
+    watched: WatchedCall,
     recording: Option<Recorded>,
     /// Counters of each side at the last measurement.
     counted: [SideCounts; 2],
@@ -111,6 +115,7 @@ impl MediaWorkers {
         xdp: Option<Xdp>,
         common: Common,
         wake: WakeSignal,
+        watched: WatchedCalls,
     ) -> Result<Self, EngineError> {
         let mut settings = Settings::new("calls");
         settings.threads.threads = threads as i32;
@@ -129,6 +134,7 @@ impl MediaWorkers {
             fallbacks: Fallbacks::default(),
             recordings: Recordings::default(),
             saver: None,
+            watched,
             endings: Endings::new(wake.clone()),
             reports: Reports::new(wake),
         })
@@ -240,7 +246,9 @@ impl MediaWorkers {
         let copied = spec.copies;
         let local = ports.each_ref().map(LegPorts::rtp_address);
         let listeners = Listeners::default();
-        let mut session = self.session(stream, &spec, &listeners)?;
+        let watched = self.watched.add(stream.0, &call.to_string());
+        watched.expect(spec::are_expected(&spec));
+        let mut session = self.session(stream, &spec, &listeners, &watched)?;
         let choice = self.fallbacks.choose(&spec);
         self.fallbacks.wait(stream, choice);
         if let Some(saver) = &mut self.saver {
@@ -263,6 +271,7 @@ impl MediaWorkers {
             plays: Default::default(),
             listeners,
             history: QualityHistory::default(),
+            watched,
             recording: None,
             counted: Default::default(),
             local,
@@ -280,6 +289,7 @@ impl MediaWorkers {
         stream: StreamId,
         spec: &StreamSpec,
         listeners: &Listeners,
+        watched: &WatchedCall,
     ) -> Result<MediaSession, StreamError> {
         let now_ns = clock_now_ns();
         let mut session = match spec.kind {
@@ -288,8 +298,10 @@ impl MediaWorkers {
                 let config = spec::call_config(spec, &self.common, &mut random)?;
                 let mut call = Session::new(now_ns, config)?;
                 fallback::set(&mut call, self.fallbacks.choose(spec).sound());
-                let mut media =
-                    AudioSession::new(call, self.slice).with_listeners(listeners.clone());
+                let (snapshots, pace) = watched.snapshots();
+                let mut media = AudioSession::new(call, self.slice)
+                    .with_listeners(listeners.clone())
+                    .publish_parties_to(snapshots, &pace);
                 if self.common.meters && listeners::check(spec).is_ok() {
                     media = media.metered();
                 }
@@ -315,7 +327,8 @@ impl MediaWorkers {
         };
         let call = running.call.to_string();
         let is_other_kind = running.spec.kind != spec.kind;
-        let other_kind = is_other_kind.then(|| self.session(stream, &spec, &running.listeners));
+        let other_kind = is_other_kind
+            .then(|| self.session(stream, &spec, &running.listeners, &running.watched));
         let other_kind = match other_kind.transpose() {
             Ok(other_kind) => other_kind,
             Err(error) => {
@@ -329,6 +342,7 @@ impl MediaWorkers {
             // The command fails if the stream is gone, which is reported below.
             let _ = running.handle.set_tos(spec.tos.unwrap_or(TOS_USUAL));
         }
+        running.watched.expect(spec::are_expected(&spec));
         let before = std::mem::replace(&mut running.spec, spec.clone());
         let copied_before = before.copies;
         let choice = (is_other_kind || fallback::may_change(&before, &spec))
@@ -697,88 +711,4 @@ fn change(
     }
     settle(session, now_ns, side, after);
     Ok(())
-}
-
-fn stats_of(session: &mut MediaSession) -> StreamStats {
-    match session {
-        MediaSession::Audio(media) => {
-            let stats = media.stats();
-            let leg = |side: Side| stats.session.legs.get(side as usize);
-            StreamStats {
-                sides: Side::BOTH.map(|side| leg(side).map_or_else(SideStats::default, leg_stats)),
-            }
-        }
-        MediaSession::Forward(forward) => StreamStats {
-            sides: forward.stats().map(|side| forward_stats(&side)),
-        },
-        MediaSession::Diverted(_) => StreamStats::default(),
-    }
-}
-
-fn leg_stats(leg: &LegStats) -> SideStats {
-    SideStats {
-        rtp: Counts {
-            packets: leg.packets,
-            bytes: leg.bytes,
-            errors: leg.refused.total(),
-        },
-        rtcp: Counts {
-            packets: leg.session.rtcp_received,
-            ..Counts::default()
-        },
-        heard_ns: leg.heard_ns,
-        rtp_to: leg.rtp_to,
-        sources: source(leg).into_iter().collect(),
-    }
-}
-
-fn source(leg: &LegStats) -> Option<SourceStats> {
-    let (_, ssrc) = leg.source?;
-    let quality = leg.end_to_end.unwrap_or_default();
-    let measured = quality.mos.map(|mos| {
-        let of = |pick: fn(&threadbare_rtp::quality::Range) -> f64| Quality {
-            mos_tenths: (pick(&mos) * 10.0).round() as u32,
-            jitter_ms: quality.jitter_ms.as_ref().map_or(0.0, pick).round() as u32,
-            round_trip_us: (quality.round_trip_ms.as_ref().map_or(0.0, pick) * 1e3) as u32,
-            loss_percent: quality.loss_percent.as_ref().map_or(0.0, pick).round() as u32,
-        };
-        (
-            mos,
-            of(|range| range.average),
-            of(|range| range.lowest.value),
-            of(|range| range.highest.value),
-        )
-    });
-    Some(match measured {
-        Some((mos, average, lowest, highest)) => SourceStats {
-            ssrc: ssrc.0,
-            samples: mos.samples.min(u64::from(u32::MAX)) as u32,
-            average: Some(average),
-            lowest: Some((mos.lowest.at_ns, lowest)),
-            highest: Some((mos.highest.at_ns, highest)),
-        },
-        None => SourceStats {
-            ssrc: ssrc.0,
-            ..SourceStats::default()
-        },
-    })
-}
-
-fn forward_stats(side: &ForwardSideStats) -> SideStats {
-    let [rtp, rtcp] = side.received;
-    SideStats {
-        rtp: Counts {
-            packets: rtp.packets,
-            bytes: rtp.bytes,
-            errors: side.refused.total(),
-        },
-        rtcp: Counts {
-            packets: rtcp.packets,
-            bytes: rtcp.bytes,
-            errors: 0,
-        },
-        heard_ns: rtp.last_ns,
-        rtp_to: side.to,
-        sources: Vec::new(),
-    }
 }

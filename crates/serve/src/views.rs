@@ -7,7 +7,7 @@ use threadbare_base::NS_PER_MS;
 use serde::Serialize;
 use threadbare_control::calls::{SideRecord, StreamId, StreamRecord};
 use threadbare_relay::Loudness;
-use threadbare_watch::Level;
+use threadbare_watch::{Alarm, Level};
 use utoipa::ToSchema;
 
 use super::measured::{Measured, MeasuredSide};
@@ -65,9 +65,38 @@ pub(super) struct StreamSide {
     /// Whether the other party hears silence in place of this party. Absent: the stream does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     muted: Option<bool>,
+    /// The raised alarms about the party's media.
+    alarms: Vec<SideAlarm>,
     /// The media of the party. Absent: the stream has not started.
     #[serde(skip_serializing_if = "Option::is_none")]
     media: Option<SideMedia>,
+}
+
+/// A raised alarm of a party.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SideAlarm {
+    /// `no-packets`, `silence` or `loss`.
+    alarm: &'static str,
+    /// s since 1970.
+    since_unix_s: u64,
+    /// The worst value so far; absent: silence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worst: Option<f64>,
+    /// Unit of the value.
+    unit: &'static str,
+    is_acknowledged: bool,
+}
+
+impl From<&Alarm> for SideAlarm {
+    fn from(alarm: &Alarm) -> SideAlarm {
+        SideAlarm {
+            alarm: alarm.kind.name(),
+            since_unix_s: alarm.since_unix_s,
+            worst: alarm.worst.is_finite().then_some(alarm.worst),
+            unit: alarm.kind.unit(),
+            is_acknowledged: alarm.is_acknowledged,
+        }
+    }
 }
 
 /// The media of a party.
@@ -144,15 +173,16 @@ impl Stream {
     ) -> Stream {
         let measured = read.get(&stream.stream);
         let mut sides = sides(wall, stream.sides, measured);
-        if let Some(now) = now {
+        if let Some(now) = &now {
             for (at, side) in sides.iter_mut().enumerate() {
                 (side.held, side.muted) = (Some(now.is_held[at]), Some(now.is_muted[at]));
+                side.alarms = now.alarms[at].iter().map(SideAlarm::from).collect();
             }
         }
         Stream {
             running: measured.is_some(),
-            recorded: now.is_some_and(|now| now.is_recorded),
-            decoded: now.is_some_and(|now| now.is_decoded),
+            recorded: now.as_ref().is_some_and(|now| now.is_recorded),
+            decoded: now.as_ref().is_some_and(|now| now.is_decoded),
             sides,
             media: stream.media,
         }
@@ -196,6 +226,7 @@ pub(super) fn sides(
         party: Party::from(side),
         held: None,
         muted: None,
+        alarms: Vec::new(),
         media: measured.map(|measured| media(wall, &measured.sides[place])),
     };
     sides.into_iter().enumerate().map(side).collect()

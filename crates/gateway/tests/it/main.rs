@@ -33,6 +33,7 @@ mod reload;
 #[cfg(feature = "gstreamer")]
 mod serve;
 #[cfg(feature = "gstreamer")]
+mod serve_alarms;
 mod serve_changes;
 #[cfg(feature = "gstreamer")]
 mod serve_copies;

@@ -1,6 +1,6 @@
 //! `/v1/calls`: lists the current calls in pages, shows a call with its media, and ends a call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
@@ -21,6 +21,7 @@ use crate::quality_history::QualityHistory;
 use crate::service::Service;
 use crate::views::{Party, Stream, Wall};
 use threadbare_process::logging::Subject;
+use threadbare_watch::AlarmKind;
 
 /// A page of calls, in the order of their ids.
 #[derive(Debug, Serialize, ToSchema)]
@@ -50,6 +51,8 @@ pub(super) struct CallSummary {
     recorded: bool,
     /// Whether a party of a running stream is on hold.
     held: bool,
+    /// Names of the alarms that are raised for a party, each once.
+    alarms: Vec<&'static str>,
     /// Both parties of the first running stream; if no stream runs, of the first stream.
     #[schema(max_items = 2)]
     parties: Vec<Party>,
@@ -204,6 +207,8 @@ fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -
             .filter_map(|one| one.last)
             .flat_map(|one| one.sides)
     };
+    let raised = running().flat_map(|one| one.alarms.iter().flatten());
+    let kinds: BTreeSet<_> = raised.map(|alarm| alarm.kind).collect();
     let first = now.iter().position(Option::is_some).unwrap_or(0);
     let streams = view.streams.len();
     let sides = view.streams.into_iter().nth(first).map(|one| one.sides);
@@ -216,6 +221,7 @@ fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -
         streams,
         recorded: running().any(|one| one.is_recorded),
         held: running().any(|one| one.is_held.contains(&true)),
+        alarms: kinds.into_iter().map(AlarmKind::name).collect(),
         parties: sides.into_iter().flatten().map(Party::from).collect(),
         mos: heard().filter_map(|side| side.mos()).reduce(f64::min),
         loss_percent: heard()
