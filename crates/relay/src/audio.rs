@@ -24,6 +24,7 @@ use crate::id::PortId;
 use crate::late_packet::{Early, LatePacket};
 use crate::listen::{Listeners, SessionListeners};
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
+use crate::observer::{Observer, Observing};
 use crate::publishing::Publishing;
 use crate::snapshot::{Pace, SharedSnapshot};
 use crate::tap::{GATHER_NS, GATHERED_SAMPLES, Metering, PAUSE_NS, Tap};
@@ -51,6 +52,8 @@ pub struct AudioSession {
     portion_samples: usize,
     /// How the first legs publish their snapshots. It is empty without snapshots.
     publishing: Vec<Publishing>,
+    /// Reports the session to other threads.
+    observing: Option<Box<Observing<AudioSession>>>,
     /// Packets that must wait, because earlier ones may still come from the previous process.
     early: Option<Box<Early>>,
     copies: Option<Box<Copies>>,
@@ -98,6 +101,7 @@ impl AudioSession {
             is_to_look: false,
             portion_samples: GATHERED_SAMPLES,
             publishing: Vec::new(),
+            observing: None,
             early: None,
             copies: None,
             unsent: Unsent::default(),
@@ -160,6 +164,14 @@ impl AudioSession {
         let legs = [LegId::A, LegId::B].into_iter().zip(snapshots);
         let publishing = legs.map(|(leg, snapshot)| Publishing::new(leg, snapshot, pace.clone()));
         self.publishing = publishing.collect();
+        self
+    }
+
+    /// Calls `observer` after a turn of the session, at most at this interval. If a turn changes something between two calls, the next
+    /// call follows without a further packet.
+    #[must_use]
+    pub fn observed(mut self, observer: Observer<AudioSession>, pace: Pace) -> AudioSession {
+        self.observing = Some(Observing::new(observer, pace));
         self
     }
 
@@ -574,12 +586,15 @@ impl crate::Call for AudioSession {
         if !self.publishing.is_empty() {
             self.publish(now_ns);
         }
+        Observing::poll(now_ns, self, |session| &mut session.observing);
         self.tell_events();
     }
 
     fn next_timeout(&self) -> Option<u64> {
         let early_ns = self.early.as_ref().map(|early| early.until_ns());
-        let all = self.session.next_timeout().into_iter().chain(early_ns);
+        let observer_ns = self.observing.as_ref().and_then(|one| one.next_timeout());
+        let all = self.session.next_timeout().into_iter();
+        let all = all.chain(early_ns).chain(observer_ns);
         if !self.listeners.is_wanted() {
             return all.min();
         }

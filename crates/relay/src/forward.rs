@@ -11,6 +11,8 @@ use threadbare_rtp::srtp::{
 use crate::audio::{each, set_keys};
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
+use crate::observer::{Observer, Observing};
+use crate::snapshot::Pace;
 use crate::unsent::{Envelope, Unsent};
 
 /// Settings of one side of a [`Forward`].
@@ -75,6 +77,8 @@ pub struct Forward {
     protections: [Option<Box<Protection>>; 2],
     unsent: Unsent,
     echoes: bool,
+    /// Reports the session to other threads.
+    observing: Option<Box<Observing<Forward>>>,
 }
 
 #[derive(Debug)]
@@ -99,7 +103,15 @@ impl Forward {
             protections: [None, None],
             unsent: Unsent::default(),
             echoes: false,
+            observing: None,
         }
+    }
+
+    /// Calls `observer` after a turn of the session, as [`AudioSession::observed`](crate::AudioSession::observed) does.
+    #[must_use]
+    pub fn observed(mut self, observer: Observer<Forward>, pace: Pace) -> Forward {
+        self.observing = Some(Observing::new(observer, pace));
+        self
     }
 
     /// Applies a new description of a party. If the description does not replace the party's address, it stays.
@@ -249,12 +261,13 @@ impl crate::Call for Forward {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         self.unsent.stage_waiting(&mut self.protections, out);
+        Observing::poll(now_ns, self, |session| &mut session.observing);
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        None
+        self.observing.as_ref().and_then(|one| one.next_timeout())
     }
 }
 
