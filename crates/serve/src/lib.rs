@@ -18,6 +18,7 @@ mod measured;
 mod media;
 mod metrics;
 mod names;
+mod ng_stats;
 mod ng_tcp;
 mod node_requests;
 mod orders;

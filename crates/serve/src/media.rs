@@ -8,7 +8,6 @@ mod plays;
 mod recordings;
 mod saved_state;
 mod state;
-mod stats;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,7 +19,7 @@ use threadbare_control::calls::{
 };
 use threadbare_relay::{
     AudioSession, CallHandle, CreateError, Destinations, Engine, EngineError, Forward, LatePacket,
-    LegPorts, Listeners, Listening, MediaSession, Reply, Settings, ShardStats, TOS_USUAL,
+    LegPorts, Listeners, Listening, MediaSession, Pace, Reply, Settings, ShardStats, TOS_USUAL,
 };
 use threadbare_rtp::call::{Clip, DtmfDigit, Part, Session, SessionError, Side};
 use threadbare_rtp::codec::CodecError;
@@ -39,11 +38,11 @@ use self::recordings::{Recorded, Recordings};
 use self::saved_state::StateSaver;
 pub(super) use self::saved_state::{HandedOver, LatePacketSender};
 pub(super) use self::state::PlayState;
-use self::stats::stats_of;
 use super::endings::{EndedCall, Endings};
 use super::events::{News, Reports};
-use super::measured::{Measured, SideCounts};
+use super::measured::{LatestStats, Measured, SideCounts};
 use super::metrics::ThreadSnapshot;
+use super::ng_stats::stats_of;
 use super::plays::Play;
 use super::quality_history::QualityHistory;
 use super::spec::{self, Common, Latency};
@@ -65,6 +64,8 @@ pub(super) struct MediaWorkers {
     endings: Endings,
     /// The list of calls whose alarms are evaluated.
     watched: WatchedCalls,
+    /// Interval at which streams update their statistics.
+    pace: Pace,
     /// Saves the states of streams. `None`: streams end with the process.
     saver: Option<StateSaver>,
     reports: Reports,
@@ -84,11 +85,20 @@ struct Running {
     history: QualityHistory,
     watched: WatchedCall,
     recording: Option<Recorded>,
-    /// Counters of each side at the last measurement.
+    latest: LatestStats,
+    /// Counters of each side at the last look.
     counted: [SideCounts; 2],
     /// The RTP port of each leg.
     local: [SocketAddr; 2],
     copies_to: CopiesTo,
+}
+
+/// The counters of a stream that were requested from its thread.
+pub(super) struct AskedStats {
+    pub(super) stream: StreamId,
+    pub(super) reply: Reply<StreamStats>,
+    /// The counters that the thread has stored before.
+    pub(super) latest: LatestStats,
 }
 
 /// The reason why a stream cannot be carried.
@@ -135,6 +145,7 @@ impl MediaWorkers {
             recordings: Recordings::default(),
             saver: None,
             watched,
+            pace: Pace::new(PACE_MAX),
             endings: Endings::new(wake.clone()),
             reports: Reports::new(wake),
         })
@@ -247,8 +258,9 @@ impl MediaWorkers {
         let local = ports.each_ref().map(LegPorts::rtp_address);
         let listeners = Listeners::default();
         let watched = self.watched.add(stream.0, &call.to_string());
+        let latest = LatestStats::default();
         watched.expect(spec::are_expected(&spec));
-        let mut session = self.session(stream, &spec, &listeners, &watched)?;
+        let mut session = self.session(stream, &spec, &listeners, (&watched, &latest))?;
         let choice = self.fallbacks.choose(&spec);
         self.fallbacks.wait(stream, choice);
         if let Some(saver) = &mut self.saver {
@@ -272,6 +284,7 @@ impl MediaWorkers {
             listeners,
             history: QualityHistory::default(),
             watched,
+            latest,
             recording: None,
             counted: Default::default(),
             local,
@@ -289,7 +302,7 @@ impl MediaWorkers {
         stream: StreamId,
         spec: &StreamSpec,
         listeners: &Listeners,
-        watched: &WatchedCall,
+        (watched, latest): (&WatchedCall, &LatestStats),
     ) -> Result<MediaSession, StreamError> {
         let now_ns = clock_now_ns();
         let mut session = match spec.kind {
@@ -301,7 +314,8 @@ impl MediaWorkers {
                 let (snapshots, pace) = watched.snapshots();
                 let mut media = AudioSession::new(call, self.slice)
                     .with_listeners(listeners.clone())
-                    .publish_parties_to(snapshots, &pace);
+                    .publish_parties_to(snapshots, &pace)
+                    .observed(latest.of_audio(), self.pace.clone());
                 if self.common.meters && listeners::check(spec).is_ok() {
                     media = media.metered();
                 }
@@ -310,7 +324,9 @@ impl MediaWorkers {
             StreamKind::Packets => {
                 let [a, b] = &spec.sides;
                 let sides = [spec::forward_side(a), spec::forward_side(b)];
-                MediaSession::from(Forward::new(now_ns, sides))
+                let forward = Forward::new(now_ns, sides);
+                let pace = self.pace.clone();
+                MediaSession::from(forward.observed(latest.of_forward(), pace))
             }
         };
         for side in Side::BOTH {
@@ -327,8 +343,10 @@ impl MediaWorkers {
         };
         let call = running.call.to_string();
         let is_other_kind = running.spec.kind != spec.kind;
-        let other_kind = is_other_kind
-            .then(|| self.session(stream, &spec, &running.listeners, &running.watched));
+        let other_kind = is_other_kind.then(|| {
+            let reports = (&running.watched, &running.latest);
+            self.session(stream, &spec, &running.listeners, reports)
+        });
         let other_kind = match other_kind.transpose() {
             Ok(other_kind) => other_kind,
             Err(error) => {
@@ -540,46 +558,46 @@ impl MediaWorkers {
     }
 
     /// Requests the counters of some streams from their threads.
-    pub(super) fn ask_stats(&self, streams: &[StreamId]) -> Vec<(StreamId, Reply<StreamStats>)> {
+    pub(super) fn ask_stats(&self, streams: &[StreamId]) -> Vec<AskedStats> {
         let known = streams
             .iter()
             .filter_map(|id| Some((*id, self.streams.get(id)?)));
-        known
-            .map(|(id, running)| (id, running.handle.with(|session, _| stats_of(session))))
-            .collect()
+        let ask = |(stream, running): (StreamId, &Running)| AskedStats {
+            stream,
+            reply: running.handle.with(|session, _| stats_of(session)),
+            latest: running.latest.clone(),
+        };
+        known.map(ask).collect()
     }
 
-    /// Returns for each stream when media were last received, and the counts since the last call of this method. Waits for the threads of
-    /// the streams.
+    /// Returns for each stream when media were last received, and the counts since the last call of this method.
     pub(super) fn heard(&mut self) -> Vec<(StreamId, Media, [SideCounts; 2])> {
-        let asked: Vec<_> = self.ask(self.streams.keys().copied()).collect();
-        let mut heard = Vec::new();
-        for (id, reply) in asked {
-            let (Ok(measured), Some(running)) = (reply.wait(), self.streams.get_mut(&id)) else {
-                continue;
-            };
+        let now_ns = clock_now_ns();
+        let of = |(id, running): (&StreamId, &mut Running)| {
+            let measured = running.latest.measured();
             let media = Media {
                 heard_ns: measured.sides.map(|side| side.heard_ns),
             };
-            running.history.note(clock_now_ns(), &measured);
+            running.history.note(now_ns, &measured);
             let counted = measured.sides.map(|side| side.counts);
             let before = std::mem::replace(&mut running.counted, counted);
-            let added = [0, 1].map(|side: usize| counted[side].since(&before[side]));
-            heard.push((id, media, added));
-        }
-        heard
+            (
+                *id,
+                media,
+                [0, 1].map(|side: usize| counted[side].since(&before[side])),
+            )
+        };
+        self.streams.iter_mut().map(of).collect()
     }
 
-    /// Requests measurements of some streams from their threads.
-    pub(super) fn ask(
-        &self,
-        streams: impl IntoIterator<Item = StreamId>,
-    ) -> impl Iterator<Item = (StreamId, Reply<Measured>)> {
-        let known = streams.into_iter();
-        known.filter_map(|id| {
-            let handle = &self.streams.get(&id)?.handle;
-            Some((id, handle.with(|session, _| Measured::of(session))))
-        })
+    /// Returns the latest statistics of a running stream.
+    pub(super) fn measured(&self, stream: StreamId) -> Option<Measured> {
+        Some(self.streams.get(&stream)?.latest.measured())
+    }
+
+    /// Sets how often the statistics of streams are updated.
+    pub(super) fn set_pace(&self, interval: Duration) {
+        self.pace.set(interval.min(PACE_MAX));
     }
 
     /// Returns an ended call with the last measurements of its streams.
@@ -712,3 +730,6 @@ fn change(
     settle(session, now_ns, side, after);
     Ok(())
 }
+
+/// Longest interval at which streams update their statistics.
+const PACE_MAX: Duration = Duration::from_secs(1);

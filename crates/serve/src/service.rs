@@ -410,7 +410,7 @@ impl Service {
     /// Handles a request of this program that plays no file, and returns its reply.
     pub(super) fn answer_program(&mut self, request: &Request) -> Reply {
         let begun_ns = clock_now_ns();
-        let reply = self.answer(request).wait();
+        let reply = self.answer(request).now();
         self.carry_out();
         saved_state::note_changes(self);
         self.count_reply(request.command(), &reply, begun_ns);
@@ -643,7 +643,9 @@ impl Service {
             self.refresh_policy();
             self.interfaces.close_unwanted();
             self.homes.close_unwanted();
-            self.looks_ns = clock_now_ns() + self.look_interval_ns();
+            let interval_ns = self.look_interval_ns();
+            self.media.set_pace(Duration::from_nanos(interval_ns));
+            self.looks_ns = clock_now_ns() + interval_ns;
         }
         self.calls.handle_timeout(now_ns);
         self.carry_out();

@@ -6,11 +6,10 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use serde::Serialize;
 use threadbare_control::calls::{CallId, CallView, StreamId};
-use threadbare_relay::Reply;
 use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
 
-use super::app::{App, within};
+use super::app::App;
 use super::id::{CALLS, CallPath, Id};
 use super::problem::Problem;
 use super::way::{LogLine, log_lines};
@@ -243,17 +242,10 @@ pub(super) async fn show(
     let looked = found.await?.ok_or_else(|| unknown(&id))?;
     let Looked {
         view,
-        measurements,
+        measured,
         now,
         wall,
     } = looked;
-    let mut read = BTreeMap::new();
-    for (stream, measured) in measurements {
-        // If a stream has ended in the meantime, it has no measurement.
-        if let Ok(measured) = within(measured).await? {
-            read.insert(stream, measured);
-        }
-    }
     let (ends, reason) = view.end.unzip();
     let streams = view.streams.into_iter().zip(now);
     Ok(axum::Json(CallDetail {
@@ -266,7 +258,7 @@ pub(super) async fn show(
         ends_unix_ms: ends.map(|at_ns| wall.unix_ms(at_ns)),
         end_reason: reason.map(|reason| reason.name()),
         streams: streams
-            .map(|(one, now)| Stream::of(wall, one, &read, now))
+            .map(|(one, now)| Stream::of(wall, one, &measured, now))
             .collect(),
     }))
 }
@@ -369,22 +361,24 @@ fn wall(service: &Service) -> Wall {
     }
 }
 
-/// A call whose streams are still being measured.
+/// A call with the latest statistics of its streams.
 struct Looked {
     view: CallView,
-    measurements: Vec<(StreamId, Reply<Measured>)>,
+    measured: BTreeMap<StreamId, Measured>,
     now: Vec<Option<StreamNow>>,
     wall: Wall,
 }
 
 fn look(service: &mut Service, id: &CallId) -> Option<Looked> {
     let view = service.calls.view(id)?;
+    let media = &service.media;
     let streams = || view.streams.iter().map(|one| one.stream);
-    let measurements = service.media.ask(streams()).collect();
-    let now = streams().map(|one| service.media.now(one)).collect();
+    let measured = streams().filter_map(|one| Some((one, media.measured(one)?)));
+    let measured = measured.collect();
+    let now = streams().map(|one| media.now(one)).collect();
     Some(Looked {
         view,
-        measurements,
+        measured,
         now,
         wall: wall(service),
     })

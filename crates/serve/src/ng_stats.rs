@@ -1,24 +1,31 @@
 //! Counters of streams for replies of the ng protocol.
 
 use threadbare_control::calls::{Counts, Quality, SideStats, SourceStats, StreamStats};
-use threadbare_relay::{ForwardSideStats, MediaSession};
+use threadbare_relay::{AudioStats, ForwardSideStats, MediaSession};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::LegStats;
 
 /// Reads the counters of a stream. Runs on the stream's thread.
 pub(super) fn stats_of(session: &mut MediaSession) -> StreamStats {
     match session {
-        MediaSession::Audio(media) => {
-            let stats = media.stats();
-            let leg = |side: Side| stats.session.legs.get(side as usize);
-            StreamStats {
-                sides: Side::BOTH.map(|side| leg(side).map_or_else(SideStats::default, leg_stats)),
-            }
-        }
-        MediaSession::Forward(forward) => StreamStats {
-            sides: forward.stats().map(|side| forward_stats(&side)),
-        },
+        MediaSession::Audio(media) => audio_stats(&media.stats()),
+        MediaSession::Forward(forward) => forward_stats(&forward.stats()),
         MediaSession::Diverted(_) => StreamStats::default(),
+    }
+}
+
+/// Converts the counters of an audio session.
+pub(super) fn audio_stats(stats: &AudioStats) -> StreamStats {
+    let leg = |side: Side| stats.session.legs.get(side as usize);
+    StreamStats {
+        sides: Side::BOTH.map(|side| leg(side).map_or_else(SideStats::default, leg_stats)),
+    }
+}
+
+/// Converts the counters of a session that forwards.
+pub(super) fn forward_stats(sides: &[ForwardSideStats; 2]) -> StreamStats {
+    StreamStats {
+        sides: sides.each_ref().map(side_stats),
     }
 }
 
@@ -71,7 +78,7 @@ fn source(leg: &LegStats) -> Option<SourceStats> {
     })
 }
 
-fn forward_stats(side: &ForwardSideStats) -> SideStats {
+fn side_stats(side: &ForwardSideStats) -> SideStats {
     let [rtp, rtcp] = side.received;
     SideStats {
         rtp: Counts {
