@@ -382,6 +382,17 @@ mod tests {
         assert_eq!(held.told, []);
     }
 
+    /// There may be thousands of calls.
+    #[test]
+    fn a_party_needs_at_most_2_kib() {
+        let seconds = LOSS_SECONDS * size_of::<Second>();
+        let bytes = size_of::<Party>() + seconds + size_of::<LineSnapshot>();
+        assert!(bytes <= 2048, "{bytes}");
+        let mut recent = Recent::with_room(LOSS_SECONDS);
+        (0..100).for_each(|_| recent.push(Second::default()));
+        assert_eq!(recent.last(100).count(), LOSS_SECONDS);
+    }
+
     #[test]
     fn alarms_of_an_ended_call_end() {
         let calls = WatchedCalls::default();

@@ -1,7 +1,7 @@
 //! Fallbacks of calls, observed at the party that hears them.
 
 use crate::common::fallback::{
-    A_HZ, B_HZ, EventReader, FALLBACK_HZ, PLAYED_HZ, Phone, call, run, start,
+    A_HZ, B_HZ, EventReader, FALLBACK_HZ, PLAYED_HZ, Phone, call, run, start, start_again,
 };
 use crate::common::http::Relay;
 use serde_json::{Value, json};
@@ -197,4 +197,42 @@ fn fallback_of_one_call_respects_hold_and_plays() {
     phones
         .iter()
         .for_each(|phone| phone.assert_one_stream("all"));
+}
+
+/// After a restart, the calls have their files again.
+#[test]
+fn fallback_of_a_call_continues_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut relay = start(
+        folder.path(),
+        "state = \"DIR/calls.redb\"\nfallback = { file = \"DIR/fallback.wav\", timeout = 800 }\n",
+    );
+    let mut phones = [Phone::new("PCMU/8000", A_HZ), Phone::new("PCMU/8000", B_HZ)];
+    let played = folder.path().join("played.wav").display().to_string();
+    signal(&mut relay, &mut phones, &json!({"fallback": played}), "");
+    let (_, others) = call(&relay, ["PCMA/8000", "PCMA/8000"]);
+    let mut phones: Vec<Phone> = phones.into_iter().chain(others).collect();
+    run_for(&mut phones, &[0, 1, 2, 3], 500);
+    for at in [0, 2] {
+        phones[at].talks = false;
+    }
+    let hear = |phones: &mut [Phone]| {
+        // Both files are heard, whatever else was heard before.
+        run_for(phones, &[], 0);
+        run(phones, |phones| {
+            let level =
+                |at: usize, hz: f64| phones[at].heard_ms() > 1000 && phones[at].level(hz) > 0.94;
+            level(1, PLAYED_HZ) && level(3, FALLBACK_HZ)
+        });
+    };
+    hear(&mut phones);
+    relay.running.signal(nix::sys::signal::Signal::SIGTERM);
+    relay.running.child.wait().expect("it ends");
+    let _relay = start_again(folder.path());
+    hear(&mut phones);
+    phones.iter().for_each(|phone| {
+        let sources: std::collections::BTreeSet<_> =
+            phone.seen.iter().map(|one| one.ssrc).collect();
+        assert!(sources.len() <= 1, "{sources:?}");
+    });
 }

@@ -8,7 +8,7 @@ use threadbare_rtp_types::srtp::{MasterKey, Suite};
 
 use super::super::dialog::{AudioOffer, Dialog, Exchange, Plan};
 use super::super::options::{Options, Tos};
-use super::super::spec::{Copied, SideSpec, StreamKind};
+use super::super::spec::{Copied, Fallback, SideSpec, StreamKind};
 use super::super::{Family, PortUse};
 use super::*;
 use crate::fuzzing::{with_unknown_fields, without_field};
@@ -295,7 +295,7 @@ proptest! {
     #[test]
     fn values_round_trip(
         times in any::<(u64, u64, Option<u64>, Option<u64>)>(), tag in any::<Option<Vec<u8>>>(), label in any::<Option<String>>(),
-        tos: Option<u8>, flags: [bool; 4], id in prop::collection::vec(any::<u8>(), 0..100),
+        tos: Option<u8>, flags: [bool; 4], file: Option<String>, id in prop::collection::vec(any::<u8>(), 0..100),
     ) {
         let SavedCall { head, mut call } = read(OFFER);
         (call.created_ns, call.signalled_ns, call.answered_ns, call.heard_ns) = times;
@@ -305,6 +305,8 @@ proptest! {
         let options = &mut call.dialogs[0].offer.as_mut().unwrap().options;
         (options.label, options.tos) = (label, tos.map_or(Tos::Unchanged, Tos::To));
         [options.single_codec, options.loop_protect, options.mux.offer, options.sdes.pads] = flags;
+        options.fallback = file.as_deref().map(|file| Fallback::File(file.into()));
+        call.dialogs[0].fallback = file.map_or(Fallback::Off, |file| Fallback::File(file.into()));
         let expected = format!("{call:?}");
         let read = read(&FORMAT.write(&SavedCall { head, call }));
         // The debug output names all fields. The keys, which it hides, are compared elsewhere.

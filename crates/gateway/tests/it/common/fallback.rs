@@ -189,8 +189,13 @@ pub fn start(folder: &Path, keys: &str) -> Relay {
          [interfaces.default]\naddress = \"127.0.0.1\"\nports = \"20000-59999\"\n\
          [timeouts]\ndelete-delay = 0\n[limits]\nlateness-limit = 1000\n[calls]\n{keys}"
     );
+    std::fs::write(folder.join("calls.toml"), text).expect("written");
+    start_again(folder)
+}
+
+/// Starts a relay with the configuration of an earlier one.
+pub fn start_again(folder: &Path) -> Relay {
     let path = folder.join("calls.toml");
-    std::fs::write(&path, text).expect("written");
     let mut command = threadbare();
     command.arg("serve").arg(path).env_remove("STATE_DIRECTORY");
     Relay::of(Running::spawn(command))
