@@ -145,7 +145,7 @@ fn input(
     }
     match *key {
         "listen" => rtp_input(checker, raw, stream),
-        "tone" => tone(checker, raw.tone.as_ref()?),
+        "tone" => tone(checker, raw.tone.as_ref()?).map(InputSpec::Tone),
         "silence" => {
             let silence = raw.silence.as_ref()?;
             if !*silence.get_ref() {
@@ -153,7 +153,7 @@ fn input(
             }
             Some(InputSpec::Silence)
         }
-        _ => file(checker, raw.file.as_ref()?),
+        _ => Some(InputSpec::File(file(checker, raw.file.as_ref()?))),
     }
 }
 
@@ -185,7 +185,8 @@ fn rtp_input(
     })
 }
 
-fn tone(checker: &mut Checker<'_>, raw: &Spanned<toml::Value>) -> Option<InputSpec> {
+/// Checks a tone.
+pub(super) fn tone(checker: &mut Checker<'_>, raw: &Spanned<toml::Value>) -> Option<Box<Tone>> {
     let text = match raw.get_ref() {
         toml::Value::Integer(hz) => hz.to_string(),
         toml::Value::Float(hz) => hz.to_string(),
@@ -193,7 +194,7 @@ fn tone(checker: &mut Checker<'_>, raw: &Spanned<toml::Value>) -> Option<InputSp
         _ => String::new(),
     };
     match text.parse::<Tone>() {
-        Ok(tone) => Some(InputSpec::Tone(Box::new(tone))),
+        Ok(tone) => Some(Box::new(tone)),
         Err(error) => {
             let allowed = format!(
                 "a number of hertz from 20 to 3900, or parts with their lengths in ms, such as \"440+480/2000,0/4000\"; {error}"
@@ -204,7 +205,8 @@ fn tone(checker: &mut Checker<'_>, raw: &Spanned<toml::Value>) -> Option<InputSp
     }
 }
 
-fn file(checker: &mut Checker<'_>, raw: &Spanned<String>) -> Option<InputSpec> {
+/// Checks the name of an audio file.
+pub(super) fn file(checker: &mut Checker<'_>, raw: &Spanned<String>) -> PathBuf {
     let path = PathBuf::from(raw.get_ref());
     if let Some(machine) = checker.machine
         && let Err(reason) = machine.read_audio(&path)
@@ -212,7 +214,7 @@ fn file(checker: &mut Checker<'_>, raw: &Spanned<String>) -> Option<InputSpec> {
         let allowed = format!("a WAV file; {reason}");
         checker.refuse(Some(raw), "file", &allowed);
     }
-    Some(InputSpec::File(path))
+    path
 }
 
 /// Refuses ports of fallbacks that another stream uses, and addresses that this machine does not have.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod alarms;
+mod call_fallback;
 mod check;
 mod checker;
 mod cluster;
@@ -34,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use self::alarms::AlarmSpec;
+pub use self::call_fallback::{CallFallback, CallSound};
 pub use self::cluster::{CallsOnIsolation, ClusterRefusal, ClusterSpec, Placement};
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};

@@ -7,8 +7,8 @@ use threadbare_rtp::leg::Network;
 use toml::{Table, Value};
 
 use super::{
-    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, KeySource, MediaRules,
-    Placement, RecordSpec, Rtcp, Serving, StateLocation, StoreSpec, StreamSpec,
+    AlarmSpec, CallFallback, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, KeySource,
+    MediaRules, Placement, RecordSpec, Rtcp, Serving, StateLocation, StoreSpec, StreamSpec,
 };
 use threadbare_watch::{AlarmKind, Rules};
 
@@ -218,6 +218,8 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
     if serving.meter {
         calls.push(("meter", true.into()));
     }
+    let fallback = serving.fallback.as_ref().map(CallFallback::to_toml);
+    calls.extend(fallback.map(|value| ("fallback", value)));
     calls.extend(media(&serving.media).map(|value| ("media", value)));
     if let Some(xdp) = &serving.xdp {
         calls.push(("xdp", Value::from(xdp.devices.clone())));

@@ -232,6 +232,7 @@ table!(#[derive(Default)] RawCalls {
         records: String,
         record: RawRecord,
         media: RawMedia,
+        fallback: RawCallFallback,
         xdp: Vec<String>,
         xdp_mode: String,
         xdp_frames: i64,
@@ -652,6 +653,10 @@ pub(super) struct RawMedia {
     pub(super) allow: Vec<String>,
 }
 
+/// The value of `fallback` in the table of calls. Each key has its place.
+#[derive(Debug)]
+pub(super) struct RawCallFallback(pub(super) Vec<(String, Spanned<toml::Value>)>);
+
 /// A type that the value of a key can have.
 trait FromValue: Sized {
     const ALLOWED: &str;
@@ -755,6 +760,17 @@ impl FromValue for RawRecord {
             .map(key)
             .collect::<Option<_>>()
             .map(RawRecord::Keys)
+    }
+}
+
+impl FromValue for RawCallFallback {
+    const ALLOWED: &str = "a table such as { file = \"/srv/hold.wav\", timeout = 5000 }";
+
+    fn from_value(value: &DeValue<'_>) -> Option<RawCallFallback> {
+        match RawRecord::from_value(value)? {
+            RawRecord::Keys(keys) => Some(RawCallFallback(keys)),
+            RawRecord::Off => None,
+        }
     }
 }
 

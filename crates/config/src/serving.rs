@@ -10,6 +10,7 @@ use std::str::FromStr;
 use threadbare_rtp::leg::Network;
 use threadbare_xdp::Settings as XdpSettings;
 
+use super::call_fallback::CallFallback;
 use super::machine::Machine;
 use super::record::RecordSpec;
 use super::recording_format::RecordingFormat;
@@ -39,6 +40,8 @@ pub struct Serving {
     pub latency_ms: Option<u32>,
     /// Measure the loudness of each party.
     pub meter: bool,
+    /// The sound that a party hears while the other party sends nothing. `None`: it hears nothing.
+    pub fallback: Option<CallFallback>,
     /// Rules for media destinations. They are added to the fixed rules.
     pub media: MediaRules,
     /// Devices on which packets bypass the sockets. `None`: all media use sockets.
@@ -162,6 +165,7 @@ impl Default for Serving {
             threads: 0,
             latency_ms: None,
             meter: false,
+            fallback: None,
             media: MediaRules::default(),
             xdp: None,
             recording_dir: None,

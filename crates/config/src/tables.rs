@@ -8,6 +8,7 @@ use threadbare_rtp::leg::Network;
 use threadbare_xdp::Settings as XdpSettings;
 use toml::Spanned;
 
+use super::call_fallback;
 use super::checker::Checker;
 use super::raw::{RawCalls, RawHttp, RawInterface, RawMedia, RawServing, RawTimeouts};
 use super::record;
@@ -56,6 +57,7 @@ pub(super) fn serving(
             .meter
             .as_ref()
             .is_some_and(|meter| *meter.get_ref()),
+        fallback: call_fallback::check(checker, raw.calls.fallback.as_ref()),
         media: media_rules(checker, raw.calls.media.as_ref()),
         xdp: xdp(checker, &raw.calls),
         recording_dir: path(raw.calls.recording_dir.as_ref()),

@@ -367,6 +367,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         recording-format = \"pcap\"
         state = \"/c d\"
         records = \"/e\"
+        fallback = { tone = \"440+480/2000,0/4000\", timeout = 250 }
         media = { deny = [\"10.0.0.0/8\"], allow = [\"10.1.0.0/16\", \"2001:db8::/32\"] }
         xdp = [\"eth0\", \"eth1\"]
         xdp-mode = \"generic\"

@@ -24,6 +24,7 @@ use crate::id::{LEGS_MAX, PortId};
 use crate::late_packet::{Early, LatePacket};
 use crate::listen::{Listeners, SessionListeners};
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
+use crate::observer::{Observer, Observing};
 use crate::publishing::Publishing;
 use crate::snapshot::{Pace, SharedSnapshot};
 use crate::tap::{GATHER_NS, GATHERED_SAMPLES, Metering, PAUSE_NS, Tap};
@@ -49,7 +50,10 @@ pub struct AudioSession {
     is_to_look: bool,
     /// Number of samples in a portion for listeners.
     portion_samples: usize,
-    publishing: Option<Box<Publishing>>,
+    /// How the first legs publish their snapshots. It is empty without snapshots.
+    publishing: Vec<Publishing>,
+    /// Reports the session to other threads.
+    observing: Option<Box<Observing<AudioSession>>>,
     /// Packets that must wait, because earlier ones may still come from the previous process.
     early: Option<Box<Early>>,
     copies: Option<Box<Copies>>,
@@ -119,7 +123,8 @@ impl AudioSession {
             listeners: SessionListeners::new(Listeners::default()),
             is_to_look: false,
             portion_samples: GATHERED_SAMPLES,
-            publishing: None,
+            publishing: Vec::new(),
+            observing: None,
             early: None,
             copies: None,
             unsent: Unsent::default(),
@@ -168,7 +173,28 @@ impl AudioSession {
         self.listeners = SessionListeners::new(snapshot.listeners().clone());
         self.session.record_quality(LegId::A);
         self.portion_samples = TAPPED_SAMPLES_MIN;
-        self.publishing = Some(Box::new(Publishing::new(snapshot, pace)));
+        self.publishing = vec![Publishing::new(LegId::A, snapshot, pace)];
+        self
+    }
+
+    /// Publishes the values of each party of a call in a snapshot, as [`publish_to`](Self::publish_to) does for a stream.
+    #[must_use]
+    pub fn publish_parties_to(
+        mut self,
+        snapshots: [SharedSnapshot; 2],
+        pace: &Pace,
+    ) -> AudioSession {
+        let legs = [LegId::A, LegId::B].into_iter().zip(snapshots);
+        let publishing = legs.map(|(leg, snapshot)| Publishing::new(leg, snapshot, pace.clone()));
+        self.publishing = publishing.collect();
+        self
+    }
+
+    /// Calls `observer` after a turn of the session, at most at this interval. If a turn changes something between two calls, the next
+    /// call follows without a further packet.
+    #[must_use]
+    pub fn observed(mut self, observer: Observer<AudioSession>, pace: Pace) -> AudioSession {
+        self.observing = Some(Observing::new(observer, pace));
         self
     }
 
@@ -444,7 +470,7 @@ impl AudioSession {
     #[inline]
     fn feed_listeners(&mut self, now_ns: u64) {
         // A snapshot adds listeners without a command to this session.
-        self.is_to_look |= self.publishing.is_some() && self.listeners.has_news();
+        self.is_to_look |= !self.publishing.is_empty() && self.listeners.has_news();
         if self.is_to_look || self.is_tapped {
             self.feed_tapped(now_ns);
         }
@@ -513,23 +539,24 @@ impl AudioSession {
         });
     }
 
-    /// Publishes the snapshot of a stream if that is due.
+    /// Publishes the snapshots that are due.
     fn publish(&mut self, now_ns: u64) {
-        let Some(mut publishing) = self.publishing.take() else {
-            return;
-        };
-        if publishing.begins_programme() {
-            // The audio so far belongs to the previous programme.
-            self.measure(1);
-            self.taps[0].meter.with(LineMeter::begin_programme);
+        let mut all = std::mem::take(&mut self.publishing);
+        for (index, publishing) in all.iter_mut().enumerate() {
+            if publishing.begins_programme() {
+                // The audio so far belongs to the previous programme.
+                self.measure(1);
+                self.taps[index].meter.with(LineMeter::begin_programme);
+            }
+            if publishing.is_due(now_ns) {
+                self.measure(1);
+                let protection = self.protections.get(index).and_then(Option::as_ref);
+                let refused = protection.map_or(0, |one| one.stats().refused());
+                let meter = &mut self.taps[index].meter;
+                publishing.publish(now_ns, &self.session, refused, meter);
+            }
         }
-        if publishing.is_due(now_ns) {
-            self.measure(1);
-            let protection = self.protections.first().and_then(Option::as_ref);
-            let refused = protection.map_or(0, |one| one.stats().refused());
-            publishing.publish(now_ns, &self.session, refused, &mut self.taps[0].meter);
-        }
-        self.publishing = Some(publishing);
+        self.publishing = all;
     }
 
     fn tell_events(&mut self) {
@@ -594,15 +621,18 @@ impl crate::Call for AudioSession {
             });
         });
         self.feed_listeners(now_ns);
-        if self.publishing.is_some() {
+        if !self.publishing.is_empty() {
             self.publish(now_ns);
         }
+        Observing::poll(now_ns, self, |session| &mut session.observing);
         self.tell_events();
     }
 
     fn next_timeout(&self) -> Option<u64> {
         let early_ns = self.early.as_ref().map(|early| early.until_ns());
-        let all = self.session.next_timeout().into_iter().chain(early_ns);
+        let observer_ns = self.observing.as_ref().and_then(|one| one.next_timeout());
+        let all = self.session.next_timeout().into_iter();
+        let all = all.chain(early_ns).chain(observer_ns);
         if !self.listeners.is_wanted() {
             return all.min();
         }

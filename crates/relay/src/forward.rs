@@ -11,6 +11,8 @@ use threadbare_rtp::srtp::{
 use crate::audio::{each, set_keys};
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
+use crate::observer::{Observer, Observing};
+use crate::snapshot::Pace;
 use crate::unsent::{Envelope, Unsent};
 
 /// Settings of one side of a [`Forward`].
@@ -97,6 +99,8 @@ pub struct Forward {
     protections: [Option<Box<Protection>>; 2],
     unsent: Unsent,
     spec: ForwardSpec,
+    /// Reports the session to other threads.
+    observing: Option<Box<Observing<Forward>>>,
 }
 
 #[derive(Debug)]
@@ -118,9 +122,17 @@ impl Forward {
             protections: [None, None],
             unsent: Unsent::default(),
             spec,
+            observing: None,
         };
         forward.apply_keys(now_ns);
         forward
+    }
+
+    /// Calls `observer` after a turn of the session, as [`AudioSession::observed`](crate::AudioSession::observed) does.
+    #[must_use]
+    pub fn observed(mut self, observer: Observer<Forward>, pace: Pace) -> Forward {
+        self.observing = Some(Observing::new(observer, pace));
+        self
     }
 
     /// Makes the running session what `spec` says. If a description does not replace a party's address, the address stays. SRTP keys that do
@@ -276,12 +288,13 @@ impl crate::Call for Forward {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         self.unsent.stage_waiting(&mut self.protections, out);
+        Observing::poll(now_ns, self, |session| &mut session.observing);
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        None
+        self.observing.as_ref().and_then(|one| one.next_timeout())
     }
 }
 

@@ -7,9 +7,10 @@ use crate::loudness::LineMeter;
 use crate::snapshot::{LineSnapshot, ListenerView, Pace, SenderView, SharedSnapshot};
 use crate::tap::Metering;
 
-/// How a stream publishes its snapshots.
+/// How the values of a leg's media are published.
 #[derive(Debug)]
 pub(crate) struct Publishing {
+    leg: LegId,
     snapshot: SharedSnapshot,
     pace: Pace,
     next_ns: u64,
@@ -42,8 +43,9 @@ impl Scores {
 }
 
 impl Publishing {
-    pub(crate) fn new(snapshot: SharedSnapshot, pace: Pace) -> Publishing {
+    pub(crate) fn new(leg: LegId, snapshot: SharedSnapshot, pace: Pace) -> Publishing {
         Publishing {
+            leg,
             snapshot,
             pace,
             next_ns: 0,
@@ -87,8 +89,8 @@ impl Publishing {
             }
         };
         let (loudness, peak) = meter.with(read).unwrap_or_default();
-        let (from, to) = (session.leg(LegId::A), session.receiver_of(LegId::A));
-        let (source, direction) = (from.stats(), session.direction_stats(LegId::A));
+        let (from, to) = (session.leg(self.leg), session.receiver_of(self.leg));
+        let (source, direction) = (from.stats(), session.direction_stats(self.leg));
         *values = LineSnapshot {
             shown_ns: Some(now_ns),
             heard_ns: source.heard_ns,

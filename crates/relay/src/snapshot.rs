@@ -1,4 +1,4 @@
-//! Snapshots of streams. Each stream publishes its values, and other threads read them without asking the stream.
+//! Snapshots of streams, and of the parties of calls. Each session publishes its values, and other threads read them without asking it.
 //!
 //! | data | threads |
 //! |---|---|
@@ -45,7 +45,7 @@ impl Pace {
     }
 }
 
-/// The snapshot of one stream, for other threads.
+/// The snapshot of one stream, or of one party of a call, for other threads.
 #[derive(Debug, Clone, Default)]
 pub struct SharedSnapshot(Arc<Shared>);
 
@@ -61,7 +61,7 @@ struct Shared {
     state: Mutex<Option<(u64, SessionState)>>,
 }
 
-/// The values in a stream's snapshot.
+/// The values in a snapshot. For a party of a call, the sending party is this one, and the receiving party is the other one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LineSnapshot {
     /// Time of the snapshot, ns of CLOCK_MONOTONIC. `None`: there is none yet.

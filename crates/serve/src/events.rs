@@ -34,6 +34,12 @@ pub(super) enum What {
     },
     /// This party has sent no media for some seconds, and is not on hold.
     Lost { stream: StreamId, side: Side },
+    /// The other party begins to hear the fallback in place of this party (`true`), or hears it no longer.
+    Fallback {
+        stream: StreamId,
+        side: Side,
+        is_on: bool,
+    },
     /// This party has sent a DTMF digit.
     Key {
         stream: StreamId,
@@ -210,6 +216,11 @@ fn what(stream: StreamId, event: SessionEvent) -> Option<What> {
                 key,
             })
         }
+        SessionEvent::Substitute(leg, is_on) => Some(What::Fallback {
+            stream,
+            side: leg.side(),
+            is_on,
+        }),
         _ => None,
     }
 }

@@ -18,6 +18,7 @@ mod measured;
 mod media;
 mod metrics;
 mod names;
+mod ng_stats;
 mod ng_tcp;
 mod node_requests;
 mod orders;
@@ -107,7 +108,8 @@ impl Server {
         let streams_max = u64::from(serving.limits.max_sessions) * 4;
         let wake = WakeSignal::new().into_diagnostic()?;
         let xdp = open_xdp(serving)?;
-        let media = MediaWorkers::new(serving.threads, streams_max, xdp, common, wake.clone());
+        let (threads, watched) = (serving.threads, view.calls().clone());
+        let media = MediaWorkers::new(threads, streams_max, xdp, common, wake.clone(), watched);
         let mut media = media.into_diagnostic()?;
         media.balance(rebalances, view.moves());
         open_roots(&recorder, serving)?;
@@ -267,10 +269,11 @@ fn open_xdp(serving: &Serving) -> miette::Result<Option<Xdp>> {
     Ok(opened)
 }
 
-/// Sets the allowed networks, the media policy, and the limits for new calls.
+/// Sets the allowed networks, the media policy, the fallback, and the limits for new calls.
 fn limit(service: &mut Service, serving: &Serving) {
     service.allow_only(serving.allow.clone());
     service.set_media_rules(serving.media.clone());
+    service.media.set_fallback(serving.fallback.clone());
     service.set_lateness_max(Duration::from_millis(serving.limits.lateness_ms.into()));
     service.set_cpu_percent_max(serving.limits.cpu_percent);
 }

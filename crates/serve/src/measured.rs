@@ -1,13 +1,18 @@
 //! Statistics of a stream, in the units that operators see.
 
 use std::net::SocketAddr;
-use threadbare_base::NS_PER_MS;
+use std::sync::{Arc, Mutex};
+use threadbare_base::{NS_PER_MS, lock};
 
+use threadbare_control::calls::StreamStats;
 use threadbare_relay::{
-    AudioSession, AudioStats, ForwardSideStats, ListenerView, Loudness, MediaSession, SenderView,
+    AudioSession, AudioStats, Forward, ForwardSideStats, ListenerView, Loudness, MediaSession,
+    Observer, SenderView,
 };
 use threadbare_rtp::call::Side;
 use threadbare_rtp::quality::{Quality, Range};
+
+use super::ng_stats::{audio_stats, forward_stats};
 
 /// Statistics of both sides of a stream.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,6 +45,8 @@ pub(super) struct MeasuredSide {
     pub(super) loudness: Option<Loudness>,
     /// Clock rate of the media that are sent to the party, Hz.
     pub(super) clock_rate_hz: Option<u32>,
+    /// Whether the other party hears the fallback in place of this party.
+    pub(super) is_replaced: bool,
 }
 
 /// Averages over a party's media since the start. A value is `None` if no report has come yet.
@@ -93,18 +100,69 @@ fn added(now: u64, before: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
 
+/// The latest statistics of a stream. The stream's thread writes them, and the control thread reads them. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LatestStats(Arc<Mutex<(Measured, StreamStats)>>);
+
+impl LatestStats {
+    /// Returns the statistics, which are zero before the stream's first turn.
+    pub(super) fn measured(&self) -> Measured {
+        lock(&self.0).0
+    }
+
+    /// Returns the counters for replies of the ng protocol.
+    pub(super) fn counters(&self) -> StreamStats {
+        lock(&self.0).1.clone()
+    }
+
+    /// Sets the statistics, unless they are just being read.
+    fn try_set(&self, measured: Measured, counters: StreamStats) -> bool {
+        let place = self.0.try_lock();
+        place.map(|mut place| *place = (measured, counters)).is_ok()
+    }
+
+    /// Returns the observer of an audio session.
+    pub(super) fn of_audio(&self) -> Observer<AudioSession> {
+        let latest = self.clone();
+        Box::new(move |media| {
+            let stats = media.stats();
+            latest.try_set(Measured::of_audio(media, &stats), audio_stats(&stats))
+        })
+    }
+
+    /// Returns the observer of a session that forwards.
+    pub(super) fn of_forward(&self) -> Observer<Forward> {
+        let latest = self.clone();
+        Box::new(move |forward| {
+            let stats = forward.stats();
+            latest.try_set(Measured::of_forward(&stats), forward_stats(&stats))
+        })
+    }
+}
+
 impl Measured {
     /// Reads the statistics of a stream. Runs on the stream's thread.
     pub(super) fn of(session: &mut MediaSession) -> Measured {
-        let sides = match session {
+        match session {
             MediaSession::Audio(media) => {
                 let stats = media.stats();
-                Side::BOTH.map(|side| audio(media, &stats, side))
+                Measured::of_audio(media, &stats)
             }
-            MediaSession::Forward(forward) => forward.stats().map(|side| forwarded(&side)),
-            MediaSession::Diverted(_) => Default::default(),
-        };
-        Measured { sides }
+            MediaSession::Forward(forward) => Measured::of_forward(&forward.stats()),
+            MediaSession::Diverted(_) => Measured::default(),
+        }
+    }
+
+    fn of_audio(media: &AudioSession, stats: &AudioStats) -> Measured {
+        Measured {
+            sides: Side::BOTH.map(|side| audio(media, stats, side)),
+        }
+    }
+
+    fn of_forward(stats: &[ForwardSideStats; 2]) -> Measured {
+        Measured {
+            sides: stats.each_ref().map(forwarded),
+        }
     }
 }
 
@@ -134,6 +192,7 @@ fn audio(media: &AudioSession, stats: &AudioStats, side: Side) -> MeasuredSide {
         listener: ListenerView::of(own),
         loudness: stats.loudness[side as usize],
         clock_rate_hz: Some(own.takes().audio().clock_rate_hz),
+        is_replaced: direction.is_substituted,
     }
 }
 

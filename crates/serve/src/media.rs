@@ -2,6 +2,7 @@
 
 mod balance;
 mod copies;
+mod fallback;
 mod listeners;
 mod now;
 mod plays;
@@ -15,23 +16,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use threadbare_control::calls::{
-    Action, CallId, Counts, Media, Quality, SideStats, SourceStats, StreamCommand, StreamId,
-    StreamSpec, StreamStats,
+    Action, CallId, Media, StreamCommand, StreamId, StreamSpec, StreamStats,
 };
 use threadbare_relay::{
-    AudioSession, CallHandle, CreateError, Destinations, Engine, EngineError, Forward,
-    ForwardSideStats, LatePacket, LegPorts, Listeners, Listening, MediaSession, MediaSpec, Reply,
-    Settings, ShardStats, TOS_USUAL,
+    AudioSession, CallHandle, CreateError, Destinations, Engine, EngineError, Forward, LatePacket,
+    LegPorts, Listeners, Listening, MediaSession, MediaSpec, Pace, Reply, Settings, ShardStats,
+    TOS_USUAL,
 };
 use threadbare_rtp::call::{Clip, DtmfDigit, Part, SessionError, Side};
 use threadbare_rtp::codec::CodecError;
 use threadbare_rtp::dtmf::Key;
-use threadbare_rtp::leg::{LegStats, PayloadMapError};
+use threadbare_rtp::leg::PayloadMapError;
 use threadbare_runtime::clock_now_ns;
 use threadbare_xdp::Xdp;
 
 use self::balance::Balancer;
 use self::copies::CopiesTo;
+use self::fallback::Fallbacks;
 pub(super) use self::listeners::Unheard;
 pub(super) use self::now::StreamNow;
 use self::plays::Played;
@@ -41,14 +42,16 @@ pub(super) use self::saved_state::{HandedOver, LatePacketSender};
 pub(super) use self::state::PlayState;
 use super::endings::{EndedCall, Endings};
 use super::events::{News, Reports};
-use super::measured::{Measured, SideCounts};
+use super::measured::{LatestStats, Measured, SideCounts};
 use super::metrics::ThreadSnapshot;
+use super::ng_stats::stats_of;
 use super::plays::Play;
 use super::quality_history::QualityHistory;
 use super::spec::{self, Common, Latency};
 use super::waker::WakeSignal;
+use threadbare_config::CallFallback;
 use threadbare_recording::Recorder;
-use threadbare_watch::Moves;
+use threadbare_watch::{Moves, WatchedCall, WatchedCalls};
 
 /// The media threads and the running streams.
 #[derive(Debug)]
@@ -58,8 +61,13 @@ pub(super) struct MediaWorkers {
     slice: Duration,
     common: Common,
     streams: Streams,
+    fallbacks: Fallbacks,
     recordings: Recordings,
     endings: Endings,
+    /// The list of calls whose alarms are evaluated.
+    watched: WatchedCalls,
+    /// Interval at which streams update their statistics.
+    pace: Pace,
     /// Saves the states of streams. `None`: streams end with the process.
     saver: Option<StateSaver>,
     reports: Reports,
@@ -79,8 +87,10 @@ struct Running {
     plays: [Played; 2],
     listeners: Listeners,
     history: QualityHistory,
+    watched: WatchedCall,
     recording: Option<Recorded>,
-    /// Counters of each side at the last measurement.
+    latest: LatestStats,
+    /// Counters of each side at the last look.
     counted: [SideCounts; 2],
     /// The RTP port of each leg.
     local: [SocketAddr; 2],
@@ -92,6 +102,14 @@ enum Change {
     /// The stream has other media, so it gets another session.
     Kind(Box<MediaSession>),
     Spec(MediaSpec),
+}
+
+/// The counters of a stream that were requested from its thread.
+pub(super) struct AskedStats {
+    pub(super) stream: StreamId,
+    pub(super) reply: Reply<StreamStats>,
+    /// The counters that the thread has stored before.
+    pub(super) latest: LatestStats,
 }
 
 /// The reason why a stream cannot be carried.
@@ -118,6 +136,7 @@ impl MediaWorkers {
         xdp: Option<Xdp>,
         common: Common,
         wake: WakeSignal,
+        watched: WatchedCalls,
     ) -> Result<Self, EngineError> {
         let mut settings = Settings::new("calls");
         settings.threads.threads = threads as i32;
@@ -133,8 +152,11 @@ impl MediaWorkers {
             slice,
             common,
             streams: HashMap::new(),
+            fallbacks: Fallbacks::default(),
             recordings: Recordings::default(),
             saver: None,
+            watched,
+            pace: Pace::new(PACE_MAX),
             endings: Endings::new(wake.clone()),
             reports: Reports::new(wake),
             balancer: None,
@@ -174,6 +196,21 @@ impl MediaWorkers {
     /// Sets the delay of jitter buffers for streams that start from now on, and whether their loudness is measured.
     pub(super) fn set_audio(&mut self, latency: Latency, meters: bool) {
         (self.common.latency, self.common.meters) = (latency, meters);
+    }
+
+    /// Sets what parties of streams that start from now on hear while the other party sends nothing.
+    pub(super) fn set_fallback(&mut self, fallback: Option<CallFallback>) {
+        self.fallbacks.configure(fallback);
+    }
+
+    /// Returns the next file of a fallback to be read.
+    pub(super) fn next_fallback_file(&mut self) -> Option<Arc<str>> {
+        self.fallbacks.next_unread()
+    }
+
+    /// Handles the samples of a fallback's file. `None`: it cannot be read.
+    pub(super) fn fallback_loaded(&mut self, file: &str, clip: Option<Clip>) {
+        self.fallbacks.set_loaded(&self.streams, file, clip);
     }
 
     /// Returns the lateness of the least late thread.
@@ -252,7 +289,12 @@ impl MediaWorkers {
         let copied = spec.copies;
         let local = ports.each_ref().map(LegPorts::rtp_address);
         let listeners = Listeners::default();
-        let mut session = self.session(stream, &spec, &listeners)?;
+        let watched = self.watched.add(stream.0, &call.to_string());
+        let latest = LatestStats::default();
+        watched.expect(spec::are_expected(&spec));
+        let mut session = self.session(stream, &spec, &listeners, (&watched, &latest))?;
+        let choice = self.fallbacks.choose(&spec);
+        self.fallbacks.wait(stream, choice);
         if self.saver.is_some() {
             // The state has keys, too, which are replaced if they have changed since it was saved.
             let media = self.media_spec(&spec)?;
@@ -277,6 +319,8 @@ impl MediaWorkers {
             plays: Default::default(),
             listeners,
             history: QualityHistory::default(),
+            watched,
+            latest,
             recording: None,
             counted: Default::default(),
             local,
@@ -294,18 +338,28 @@ impl MediaWorkers {
         stream: StreamId,
         spec: &StreamSpec,
         listeners: &Listeners,
+        (watched, latest): (&WatchedCall, &LatestStats),
     ) -> Result<MediaSession, StreamError> {
         let now_ns = clock_now_ns();
         Ok(match self.media_spec(spec)? {
             MediaSpec::Audio(audio) => {
-                let media = AudioSession::create(now_ns, *audio, self.slice)?;
-                let mut media = media.with_listeners(listeners.clone());
+                let mut media = AudioSession::create(now_ns, *audio, self.slice)?;
+                fallback::set(media.session_mut(), self.fallbacks.choose(spec).sound());
+                let (snapshots, pace) = watched.snapshots();
+                let mut media = media
+                    .with_listeners(listeners.clone())
+                    .publish_parties_to(snapshots, &pace)
+                    .observed(latest.of_audio(), self.pace.clone());
                 if self.common.meters && listeners::check(spec).is_ok() {
                     media = media.metered();
                 }
                 MediaSession::from(media.on_event(self.reports.handler(stream)))
             }
-            MediaSpec::Forward(forward) => MediaSession::from(Forward::new(now_ns, *forward)),
+            MediaSpec::Forward(forward) => {
+                let forward = Forward::new(now_ns, *forward);
+                let pace = self.pace.clone();
+                MediaSession::from(forward.observed(latest.of_forward(), pace))
+            }
         })
     }
 
@@ -323,7 +377,8 @@ impl MediaWorkers {
         let call = running.call.to_string();
         let is_other_kind = running.spec.kind != spec.kind;
         let change = if is_other_kind {
-            let other = self.session(stream, &spec, &running.listeners);
+            let reports = (&running.watched, &running.latest);
+            let other = self.session(stream, &spec, &running.listeners, reports);
             other.map(|other| Change::Kind(Box::new(other)))
         } else {
             self.media_spec(&spec)
@@ -343,11 +398,20 @@ impl MediaWorkers {
             // The command fails if the stream is gone, which is reported below.
             let _ = running.handle.set_tos(spec.tos.unwrap_or(TOS_USUAL));
         }
+        running.watched.expect(spec::are_expected(&spec));
+        let choice = (is_other_kind || fallback::may_change(&running.spec, &spec))
+            .then(|| self.fallbacks.choose(&spec));
+        if let Some(choice) = &choice {
+            self.fallbacks.wait(stream, choice.clone());
+        }
         let copied_before = running.spec.copies;
         running.spec = spec;
         let told = running.handle.command(move |session, now_ns| match change {
             Change::Kind(other) => *session = *other,
             Change::Spec(spec) => {
+                if let (Some(choice), Some(media)) = (choice, session.audio_mut()) {
+                    fallback::set(media.session_mut(), choice.sound());
+                }
                 if let Err(error) = session.apply(now_ns, spec) {
                     tracing::error!(call, %error, "cannot change a stream of the call");
                 }
@@ -530,46 +594,46 @@ impl MediaWorkers {
     }
 
     /// Requests the counters of some streams from their threads.
-    pub(super) fn ask_stats(&self, streams: &[StreamId]) -> Vec<(StreamId, Reply<StreamStats>)> {
+    pub(super) fn ask_stats(&self, streams: &[StreamId]) -> Vec<AskedStats> {
         let known = streams
             .iter()
             .filter_map(|id| Some((*id, self.streams.get(id)?)));
-        known
-            .map(|(id, running)| (id, running.handle.with(|session, _| stats_of(session))))
-            .collect()
+        let ask = |(stream, running): (StreamId, &Running)| AskedStats {
+            stream,
+            reply: running.handle.with(|session, _| stats_of(session)),
+            latest: running.latest.clone(),
+        };
+        known.map(ask).collect()
     }
 
-    /// Returns for each stream when media were last received, and the counts since the last call of this method. Waits for the threads of
-    /// the streams.
+    /// Returns for each stream when media were last received, and the counts since the last call of this method.
     pub(super) fn heard(&mut self) -> Vec<(StreamId, Media, [SideCounts; 2])> {
-        let asked: Vec<_> = self.ask(self.streams.keys().copied()).collect();
-        let mut heard = Vec::new();
-        for (id, reply) in asked {
-            let (Ok(measured), Some(running)) = (reply.wait(), self.streams.get_mut(&id)) else {
-                continue;
-            };
+        let now_ns = clock_now_ns();
+        let of = |(id, running): (&StreamId, &mut Running)| {
+            let measured = running.latest.measured();
             let media = Media {
                 heard_ns: measured.sides.map(|side| side.heard_ns),
             };
-            running.history.note(clock_now_ns(), &measured);
+            running.history.note(now_ns, &measured);
             let counted = measured.sides.map(|side| side.counts);
             let before = std::mem::replace(&mut running.counted, counted);
-            let added = [0, 1].map(|side: usize| counted[side].since(&before[side]));
-            heard.push((id, media, added));
-        }
-        heard
+            (
+                *id,
+                media,
+                [0, 1].map(|side: usize| counted[side].since(&before[side])),
+            )
+        };
+        self.streams.iter_mut().map(of).collect()
     }
 
-    /// Requests measurements of some streams from their threads.
-    pub(super) fn ask(
-        &self,
-        streams: impl IntoIterator<Item = StreamId>,
-    ) -> impl Iterator<Item = (StreamId, Reply<Measured>)> {
-        let known = streams.into_iter();
-        known.filter_map(|id| {
-            let handle = &self.streams.get(&id)?.handle;
-            Some((id, handle.with(|session, _| Measured::of(session))))
-        })
+    /// Returns the latest statistics of a running stream.
+    pub(super) fn measured(&self, stream: StreamId) -> Option<Measured> {
+        Some(self.streams.get(&stream)?.latest.measured())
+    }
+
+    /// Sets how often the statistics of streams are updated.
+    pub(super) fn set_pace(&self, interval: Duration) {
+        self.pace.set(interval.min(PACE_MAX));
     }
 
     /// Returns an ended call with the last measurements of its streams.
@@ -620,86 +684,5 @@ fn say_bye(handle: &CallHandle<MediaSession>) {
     });
 }
 
-fn stats_of(session: &mut MediaSession) -> StreamStats {
-    match session {
-        MediaSession::Audio(media) => {
-            let stats = media.stats();
-            let leg = |side: Side| stats.session.legs.get(side as usize);
-            StreamStats {
-                sides: Side::BOTH.map(|side| leg(side).map_or_else(SideStats::default, leg_stats)),
-            }
-        }
-        MediaSession::Forward(forward) => StreamStats {
-            sides: forward.stats().map(|side| forward_stats(&side)),
-        },
-        MediaSession::Diverted(_) => StreamStats::default(),
-    }
-}
-
-fn leg_stats(leg: &LegStats) -> SideStats {
-    SideStats {
-        rtp: Counts {
-            packets: leg.packets,
-            bytes: leg.bytes,
-            errors: leg.refused.total(),
-        },
-        rtcp: Counts {
-            packets: leg.session.rtcp_received,
-            ..Counts::default()
-        },
-        heard_ns: leg.heard_ns,
-        rtp_to: leg.rtp_to,
-        sources: source(leg).into_iter().collect(),
-    }
-}
-
-fn source(leg: &LegStats) -> Option<SourceStats> {
-    let (_, ssrc) = leg.source?;
-    let quality = leg.end_to_end.unwrap_or_default();
-    let measured = quality.mos.map(|mos| {
-        let of = |pick: fn(&threadbare_rtp::quality::Range) -> f64| Quality {
-            mos_tenths: (pick(&mos) * 10.0).round() as u32,
-            jitter_ms: quality.jitter_ms.as_ref().map_or(0.0, pick).round() as u32,
-            round_trip_us: (quality.round_trip_ms.as_ref().map_or(0.0, pick) * 1e3) as u32,
-            loss_percent: quality.loss_percent.as_ref().map_or(0.0, pick).round() as u32,
-        };
-        (
-            mos,
-            of(|range| range.average),
-            of(|range| range.lowest.value),
-            of(|range| range.highest.value),
-        )
-    });
-    Some(match measured {
-        Some((mos, average, lowest, highest)) => SourceStats {
-            ssrc: ssrc.0,
-            samples: mos.samples.min(u64::from(u32::MAX)) as u32,
-            average: Some(average),
-            lowest: Some((mos.lowest.at_ns, lowest)),
-            highest: Some((mos.highest.at_ns, highest)),
-        },
-        None => SourceStats {
-            ssrc: ssrc.0,
-            ..SourceStats::default()
-        },
-    })
-}
-
-fn forward_stats(side: &ForwardSideStats) -> SideStats {
-    let [rtp, rtcp] = side.received;
-    SideStats {
-        rtp: Counts {
-            packets: rtp.packets,
-            bytes: rtp.bytes,
-            errors: side.refused.total(),
-        },
-        rtcp: Counts {
-            packets: rtcp.packets,
-            bytes: rtcp.bytes,
-            errors: 0,
-        },
-        heard_ns: rtp.last_ns,
-        rtp_to: side.to,
-        sources: Vec::new(),
-    }
-}
+/// Longest interval at which streams update their statistics.
+const PACE_MAX: Duration = Duration::from_secs(1);

@@ -57,6 +57,8 @@ pub(super) enum Step {
     Play(Play, Clip),
     /// The play failed. The text is for the log. `None`: the reply contains the reason.
     Failed(Play, Option<String>),
+    /// The file of a fallback was decoded. The error says why it cannot be played.
+    Fallback(Arc<str>, Result<Clip, String>),
 }
 
 /// Files that are being loaded.
@@ -64,8 +66,8 @@ pub(super) enum Step {
 pub(super) struct Plays {
     clips: Clips,
     waiting: BTreeMap<JobId, Waiting>,
-    /// Files that the previous process was playing, and that wait because too many files are being loaded now.
-    later: VecDeque<(MediaSource, Vec<Play>)>,
+    /// Files that no request waits for, and that wait because too many files are being loaded now.
+    later: VecDeque<Waiting>,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,8 @@ struct Waiting {
     /// The request that waits for its reply, and the time at which it must be answered.
     unanswered: Option<(Unanswered, u64)>,
     plays: Vec<Play>,
+    /// Whether the file is that of a fallback.
+    is_fallback: bool,
     name: String,
 }
 
@@ -118,6 +122,7 @@ impl Plays {
         let waiting = Waiting {
             unanswered: Some((unanswered, now_ns + OPEN_NS_MAX)),
             plays,
+            is_fallback: false,
             name,
         };
         self.waiting.insert(id, waiting);
@@ -126,23 +131,31 @@ impl Plays {
 
     /// Starts to load a file that the previous process was playing. No request waits for it.
     pub(super) fn resume(&mut self, file: &str, plays: Vec<Play>) {
-        let source = MediaSource::File(file.to_owned());
-        self.later.push_back((source, plays));
+        self.load(file, plays, false);
+    }
+
+    /// Starts to load the file of a fallback.
+    pub(super) fn load_fallback(&mut self, file: &str) {
+        self.load(file, Vec::new(), true);
+    }
+
+    fn load(&mut self, file: &str, plays: Vec<Play>, is_fallback: bool) {
+        self.later.push_back(Waiting {
+            unanswered: None,
+            plays,
+            is_fallback,
+            name: file.to_owned(),
+        });
         self.go_on();
     }
 
     fn go_on(&mut self) {
-        while let Some((source, plays)) = self.later.pop_front() {
-            let name = name_of(&source);
-            let Some(id) = self.clips.fetch(source.clone()) else {
+        while let Some(waiting) = self.later.pop_front() {
+            let source = MediaSource::File(waiting.name.clone());
+            let Some(id) = self.clips.fetch(source) else {
                 // It is tried again when a file has been loaded.
-                self.later.push_front((source, plays));
+                self.later.push_front(waiting);
                 return;
-            };
-            let waiting = Waiting {
-                unanswered: None,
-                plays,
-                name,
             };
             self.waiting.insert(id, waiting);
         }
@@ -165,12 +178,19 @@ impl Plays {
                     steps.extend(unanswered.map(|one| one.answer(Some(duration_ms))));
                     let plays = waiting.plays.drain(..);
                     steps.extend(plays.map(|play| Step::Play(play, clip.clone())));
+                    if waiting.is_fallback {
+                        steps.push(Step::Fallback(waiting.name.as_str().into(), Ok(clip)));
+                    }
                     self.waiting.remove(&id);
                 }
                 News::Failed(reason) => {
                     let told = unanswered.is_none().then(|| reason.clone());
                     let plays = waiting.plays.drain(..);
                     steps.extend(plays.map(|play| Step::Failed(play, told.clone())));
+                    if waiting.is_fallback {
+                        let file = waiting.name.as_str().into();
+                        steps.push(Step::Fallback(file, Err(reason.clone())));
+                    }
                     if let Some(mut unanswered) = unanswered {
                         unanswered.reply = Reply::Error(reason);
                         steps.push(Step::Answer(unanswered));

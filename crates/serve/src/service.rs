@@ -233,6 +233,8 @@ impl Service {
     pub(super) fn run(&mut self, stop: &UnixStream) -> io::Result<()> {
         self.socket.set_nonblocking(true)?;
         let mut room = vec![0; MESSAGE_BYTES_MAX];
+        // Start to read the file of the configured fallback.
+        self.go_on_with_files();
         loop {
             if self.wait(stop)? {
                 return Ok(());
@@ -409,7 +411,7 @@ impl Service {
     /// Handles a request of this program that plays no file, and returns its reply.
     pub(super) fn answer_program(&mut self, request: &Request) -> Reply {
         let begun_ns = clock_now_ns();
-        let reply = self.answer(request).wait();
+        let reply = self.answer(request).now();
         self.carry_out();
         saved_state::note_changes(self);
         self.count_reply(request.command(), &reply, begun_ns);
@@ -484,10 +486,19 @@ impl Service {
 
     /// Handles the progress of files: answers their requests, and plays them.
     fn go_on_with_files(&mut self) {
+        while let Some(file) = self.media.next_fallback_file() {
+            self.plays.load_fallback(&file);
+        }
         for step in self.plays.poll(clock_now_ns()) {
             match step {
                 Step::Answer(answered) => self.send(answered),
                 Step::Play(play, clip) => self.media.play(play, clip),
+                Step::Fallback(file, clip) => {
+                    if let Err(reason) = &clip {
+                        tracing::warn!(reason, "cannot play the file of a fallback");
+                    }
+                    self.media.fallback_loaded(&file, clip.ok());
+                }
                 Step::Failed(play, reason) => {
                     self.media.forget_play(&play);
                     let call = self.media.call_of(play.stream).map(ToString::to_string);
@@ -633,7 +644,9 @@ impl Service {
             self.refresh_policy();
             self.interfaces.close_unwanted();
             self.homes.close_unwanted();
-            self.looks_ns = clock_now_ns() + self.look_interval_ns();
+            let interval_ns = self.look_interval_ns();
+            self.media.set_pace(Duration::from_nanos(interval_ns));
+            self.looks_ns = clock_now_ns() + interval_ns;
         }
         self.media.rebalance(now_ns);
         self.calls.handle_timeout(now_ns);

@@ -233,6 +233,17 @@ fn mode(side: &SideSpec) -> Mode {
     }
 }
 
+/// Decides for each party whether it is expected to send, and the other party can hear it.
+pub(super) fn are_expected(spec: &StreamSpec) -> [bool; 2] {
+    let is_talk = spec.kind == StreamKind::Audio
+        && !spec.echoes
+        && spec.sides.iter().all(SideSpec::has_party);
+    let is_heard = |side: Side| {
+        is_talk && mode(of(spec, side)) == Mode::Pass && of(spec, side.other()).may_receive
+    };
+    Side::BOTH.map(is_heard)
+}
+
 /// Converts SRTP keys for the relay.
 pub(super) fn keys(keys: &Option<SrtpKeys>) -> Option<Keys> {
     keys.as_ref().map(|keys| Keys {
@@ -259,7 +270,6 @@ const BANDWIDTH_BPS: u64 = 80_000;
 
 #[cfg(test)]
 mod tests {
-    use threadbare_control::calls::StreamKind;
     use threadbare_rtp::codec::Format;
     use threadbare_rtp::leg::Payload;
 
@@ -290,6 +300,7 @@ mod tests {
                 tos: None,
                 echoes: false,
                 copies: None,
+                fallback: Default::default(),
             }
         };
         let (pcmu, pcma) = (Some(Encoding::Pcmu), Some(Encoding::Pcma));

@@ -7,7 +7,7 @@ use threadbare_base::NS_PER_MS;
 use serde::Serialize;
 use threadbare_control::calls::{SideRecord, StreamId, StreamRecord};
 use threadbare_relay::Loudness;
-use threadbare_watch::Level;
+use threadbare_watch::{Alarm, Level};
 use utoipa::ToSchema;
 
 use super::measured::{Measured, MeasuredSide};
@@ -65,9 +65,38 @@ pub(super) struct StreamSide {
     /// Whether the other party hears silence in place of this party. Absent: the stream does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     muted: Option<bool>,
+    /// The raised alarms about the party's media.
+    alarms: Vec<SideAlarm>,
     /// The media of the party. Absent: the stream has not started.
     #[serde(skip_serializing_if = "Option::is_none")]
     media: Option<SideMedia>,
+}
+
+/// A raised alarm of a party.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SideAlarm {
+    /// `no-packets`, `silence` or `loss`.
+    alarm: &'static str,
+    /// s since 1970.
+    since_unix_s: u64,
+    /// The worst value so far; absent: silence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worst: Option<f64>,
+    /// Unit of the value.
+    unit: &'static str,
+    is_acknowledged: bool,
+}
+
+impl From<&Alarm> for SideAlarm {
+    fn from(alarm: &Alarm) -> SideAlarm {
+        SideAlarm {
+            alarm: alarm.kind.name(),
+            since_unix_s: alarm.since_unix_s,
+            worst: alarm.worst.is_finite().then_some(alarm.worst),
+            unit: alarm.kind.unit(),
+            is_acknowledged: alarm.is_acknowledged,
+        }
+    }
 }
 
 /// The media of a party.
@@ -90,6 +119,8 @@ pub(super) struct SideMedia {
     packets_late: u64,
     /// Audio that was concealed because the party's packets were lost.
     concealed_ms: u64,
+    /// Whether the other party hears the fallback in place of this party, because no packets come from it.
+    fallback: bool,
     /// Time of the last RTP packet, ms since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_packet_unix_ms: Option<u64>,
@@ -142,15 +173,16 @@ impl Stream {
     ) -> Stream {
         let measured = read.get(&stream.stream);
         let mut sides = sides(wall, stream.sides, measured);
-        if let Some(now) = now {
+        if let Some(now) = &now {
             for (at, side) in sides.iter_mut().enumerate() {
                 (side.held, side.muted) = (Some(now.is_held[at]), Some(now.is_muted[at]));
+                side.alarms = now.alarms[at].iter().map(SideAlarm::from).collect();
             }
         }
         Stream {
             running: measured.is_some(),
-            recorded: now.is_some_and(|now| now.is_recorded),
-            decoded: now.is_some_and(|now| now.is_decoded),
+            recorded: now.as_ref().is_some_and(|now| now.is_recorded),
+            decoded: now.as_ref().is_some_and(|now| now.is_decoded),
             sides,
             media: stream.media,
         }
@@ -194,6 +226,7 @@ pub(super) fn sides(
         party: Party::from(side),
         held: None,
         muted: None,
+        alarms: Vec::new(),
         media: measured.map(|measured| media(wall, &measured.sides[place])),
     };
     sides.into_iter().enumerate().map(side).collect()
@@ -223,6 +256,7 @@ fn media(wall: Wall, side: &MeasuredSide) -> SideMedia {
         packets_lost: counts.lost,
         packets_late: counts.late,
         concealed_ms: counts.concealed_ns / NS_PER_MS,
+        fallback: side.is_replaced,
         last_packet_unix_ms: side.heard_ns.map(|at_ns| wall.unix_ms(at_ns)),
         jitter_ms: side.jitter_ms,
         round_trip_ms: side.round_trip_ms,

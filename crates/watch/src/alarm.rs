@@ -121,6 +121,15 @@ impl Rules {
         self.0[kind as usize]
     }
 
+    /// Returns the rules of these kinds only.
+    pub(super) fn only(&self, kinds: &[AlarmKind]) -> Rules {
+        let mut rules = Rules([None; AlarmKind::ALL.len()]);
+        kinds
+            .iter()
+            .for_each(|kind| rules.set(*kind, self.get(*kind)));
+        rules
+    }
+
     /// Sets the rule of a kind.
     pub fn set(&mut self, kind: AlarmKind, rule: Option<Rule>) {
         self.0[kind as usize] = rule;

@@ -40,13 +40,24 @@ impl Turn {
     }
 }
 
-/// An alarm of a stream was raised, or has ended.
+/// An alarm of a stream or of a party was raised, or has ended.
 #[derive(Debug, Clone)]
-pub struct StreamChange {
-    /// The stream.
+pub struct AlarmChange {
+    /// The stream or the call.
     pub name: Arc<str>,
+    /// The party of the call. `None`: the alarm is that of a stream.
+    pub party: Option<PartyId>,
     /// The change.
     pub change: Change,
+}
+
+/// A party of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartyId {
+    /// Number of the call's stream.
+    pub stream: u64,
+    /// The side of the stream: 0 is the party that offered first.
+    pub side: usize,
 }
 
 /// The data of one stream.
@@ -129,6 +140,12 @@ impl TileState {
 }
 
 impl Gatherer {
+    /// Returns the rules of alarms.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// Sets the rules of alarms.
     pub fn set_rules(&mut self, rules: Rules) {
         self.rules = rules;
@@ -155,7 +172,7 @@ impl Gatherer {
         now_ns: u64,
         unix_s: u64,
         listed: &Listed,
-        mut tell: impl FnMut(StreamChange),
+        mut tell: impl FnMut(AlarmChange),
     ) -> bool {
         // Skip the first second, because it is incomplete.
         let is_second = unix_s != self.unix_s && self.unix_s != 0;
@@ -169,7 +186,12 @@ impl Gatherer {
                 for alarm in track.alarms.raised().filter(|_| !stays) {
                     let name = track.watched.name.clone();
                     let change = Change::Cleared(*alarm);
-                    tell(StreamChange { name, change });
+                    let party = None;
+                    tell(AlarmChange {
+                        name,
+                        party,
+                        change,
+                    });
                 }
                 stays
             });
@@ -189,8 +211,12 @@ impl Gatherer {
                     .alarms
                     .end_second(&self.rules, target, recent, |change| {
                         *changes += 1;
-                        let name = name.clone();
-                        tell(StreamChange { name, change });
+                        let (name, party) = (name.clone(), None);
+                        tell(AlarmChange {
+                            name,
+                            party,
+                            change,
+                        });
                     });
             }
         }
@@ -316,7 +342,10 @@ impl Track {
             momentary_lufs: level(|all| all.momentary_lufs),
             short_term_lufs: level(|all| all.short_term_lufs),
             true_peak_dbtp,
-            lost_permille: self.lost_permille(),
+            lost_permille: lost_permille(
+                since_second(&self.snapshot, self.second_from),
+                &self.recent,
+            ),
         };
         self.momentary_max = self.momentary_max.max(self.tile.momentary_lufs);
         self.peak_max = self.peak_max.max(true_peak_dbtp);
@@ -338,33 +367,8 @@ impl Track {
         }
     }
 
-    /// Returns the numbers of packets and losses since the current second started. After a restart of the stream, its counters
-    /// start at 0.
-    fn since_second(&self) -> (u32, u32) {
-        let (packets, lost) = self.second_from;
-        let since = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
-        let (packets, lost) = (
-            since(self.snapshot.packets, packets),
-            since(self.snapshot.lost, lost),
-        );
-        (packets as u32, lost as u32)
-    }
-
-    fn lost_permille(&self) -> u16 {
-        let (mut packets, mut lost) = self.since_second();
-        for second in self.recent.last(LOSS_SECONDS - 1) {
-            packets += second.packets;
-            lost += second.lost;
-        }
-        match u64::from(packets) + u64::from(lost) {
-            0 => 0,
-            // Late packets count both as received and as lost.
-            due => (u64::from(lost) * 1000 / due).min(1000) as u16,
-        }
-    }
-
     fn end_second(&mut self, unix_s: u64) {
-        let (packets, lost) = self.since_second();
+        let (packets, lost) = since_second(&self.snapshot, self.second_from);
         self.second_from = (self.snapshot.packets, self.snapshot.lost);
         let loudness = self.snapshot.loudness.as_ref();
         let level = |of: fn(&threadbare_relay::Loudness) -> f64| {
@@ -389,13 +393,38 @@ impl Track {
     }
 }
 
+/// Returns the numbers of packets and losses since the current second started. `from`: the counters at that time. After a restart
+/// of the stream, its counters start at 0.
+pub(super) fn since_second(snapshot: &LineSnapshot, from: (u64, u64)) -> (u32, u32) {
+    let since = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
+    let (packets, lost) = (
+        since(snapshot.packets, from.0),
+        since(snapshot.lost, from.1),
+    );
+    (packets as u32, lost as u32)
+}
+
+/// Returns the losses of the last 10 s in thousandths. `current`: packets and losses of the current second.
+pub(super) fn lost_permille(current: (u32, u32), recent: &Recent) -> u16 {
+    let (mut packets, mut lost) = current;
+    for second in recent.last(LOSS_SECONDS - 1) {
+        packets += second.packets;
+        lost += second.lost;
+    }
+    match u64::from(packets) + u64::from(lost) {
+        0 => 0,
+        // Late packets count both as received and as lost.
+        due => (u64::from(lost) * 1000 / due).min(1000) as u16,
+    }
+}
+
 /// Time without packets after which a stream is waiting. It is well above a second, because without observers, streams update
 /// their snapshots once a second, and because packets may be sparse.
-const SILENT_NS: u64 = 3_000_000_000;
+pub(super) const SILENT_NS: u64 = 3_000_000_000;
 /// Number of parts of [`Turn::Of`]. Each stream is saved once a minute.
 const TURNS: u64 = 60;
 /// Window of [`Tile::lost_permille`].
-const LOSS_SECONDS: usize = 10;
+pub(super) const LOSS_SECONDS: usize = 10;
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,10 @@
-//! Observes streams for the page, programs and metrics.
+//! Observes streams and calls for the page, programs and metrics.
 //!
 //! | part | thread |
 //! |---|---|
 //! | [`Directory`] | the thread that keeps streams running updates it |
 //! | the snapshot of a stream | the stream's shard writes it, and the observing thread reads it |
+//! | [`WatchedCalls`] | the control thread updates the list; the observing thread evaluates the alarms of calls once a second |
 //! | `History` | a separate thread writes the files, and any thread reads them |
 //! | [`Gatherer`] | the observing thread updates it once a second (with observers, ten times); other threads read it under a lock |
 //!
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
+mod calls;
 mod directory;
 mod frame;
 mod gather;
@@ -33,10 +35,11 @@ use threadbare_runtime::clock_now_ns;
 use tokio::sync::{broadcast, watch};
 
 pub use self::alarm::{Alarm, AlarmKind, Alarms, Change, Rule, Rules};
+pub use self::calls::{PartyAlarm, WatchedCall, WatchedCalls};
 pub use self::directory::{Directory, Listed, Watched, Way};
 pub use self::frame::{Frame, TileValues, Tiles};
 use self::gather::Turn;
-pub use self::gather::{Gatherer, StreamChange, Tile, TileState, Track};
+pub use self::gather::{AlarmChange, Gatherer, PartyId, Tile, TileState, Track};
 use self::history::History;
 pub use self::machine::{Machine, ThreadSecond, ThreadSeen, ThreadTrack};
 pub use self::moves::{MovedSession, Moves, SessionMove};
@@ -59,6 +62,7 @@ pub struct View(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     directory: Directory,
+    calls: WatchedCalls,
     gatherer: Mutex<Gatherer>,
     machine: Mutex<Machine>,
     frames: watch::Sender<Frame>,
@@ -74,7 +78,7 @@ struct Shared {
 }
 
 /// A raised or ended alarm, with its time in s since 1970.
-pub type TimedChange = (u64, StreamChange);
+pub type TimedChange = (u64, AlarmChange);
 
 /// A subscription to frames. It lasts until this value is dropped.
 #[derive(Debug)]
@@ -92,6 +96,7 @@ impl Watch {
     pub fn start(directory: Directory, alarms: (Rules, Option<&str>)) -> std::io::Result<Watch> {
         let view = View(Arc::new(Shared {
             directory,
+            calls: WatchedCalls::default(),
             gatherer: Mutex::default(),
             machine: Mutex::default(),
             frames: watch::Sender::new(Frame::default()),
@@ -225,6 +230,12 @@ impl View {
         lock(&self.0.gatherer).acknowledge(name, kind)
     }
 
+    /// Returns the list of calls, whose alarms the observing thread evaluates.
+    #[must_use]
+    pub fn calls(&self) -> &WatchedCalls {
+        &self.0.calls
+    }
+
     /// Subscribes to changes of alarms.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<TimedChange> {
@@ -320,7 +331,12 @@ impl Shared {
             self.keep(&mut gatherer, Turn::Of(unix_s));
         }
         let frame = is_quick.then(|| Frame::new(unix_s, &gatherer));
+        let rules = *gatherer.rules();
         drop(gatherer);
+        if is_second {
+            let note = |change| changes.push(change);
+            self.calls.end_second(now_ns, unix_s, &rules, note);
+        }
         self.tell(unix_s, changes);
         if is_second {
             let seen = ThreadSeen::all();
@@ -331,10 +347,15 @@ impl Shared {
         }
     }
 
-    fn tell(&self, unix_s: u64, changes: Vec<StreamChange>) {
+    fn tell(&self, unix_s: u64, changes: Vec<AlarmChange>) {
         let webhook = lock(&self.webhook);
         for change in changes {
-            let stream = &*change.name;
+            let name = &*change.name;
+            let (stream, call) = match change.party {
+                None => (Some(name), None),
+                Some(_) => (None, Some(name)),
+            };
+            let side = change.party.map(|party| party.side);
             // Limit the lines, because a failing network switch causes an alarm for each stream.
             let suppressed = match self.lines.check(Instant::now()) {
                 Verdict::Write { suppressed } => Some(suppressed),
@@ -344,13 +365,15 @@ impl Shared {
                 _ if suppressed.is_none() => {}
                 Change::Raised(alarm) => {
                     let (alarm, value) = (alarm.kind.name(), alarm.worst);
-                    tracing::warn!(stream, alarm, value, suppressed, "alarm");
+                    tracing::warn!(stream, call, side, alarm, value, suppressed, "alarm");
                 }
                 Change::Cleared(alarm) => {
                     let (seconds, worst) = (unix_s - alarm.since_unix_s, alarm.worst);
                     let alarm = alarm.kind.name();
                     tracing::info!(
                         stream,
+                        call,
+                        side,
                         alarm,
                         seconds,
                         worst,

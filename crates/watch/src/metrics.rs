@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use super::View;
+use super::calls::{KINDS as CALL_KINDS, PartyAlarm};
 use super::gather::{Gatherer, TileState, Track};
 use super::machine::{Machine, ThreadSecond};
 use super::moves::Moves;
@@ -29,6 +30,7 @@ impl Collector for View {
             }
             alarms(&mut encoder, seen)
         })?;
+        call_alarms(&mut encoder, &self.calls().raised())?;
         self.read_machine(|machine| {
             threads(&mut encoder, machine)?;
             moves(&mut encoder, machine, self.moves())
@@ -49,6 +51,19 @@ fn alarms(encoder: &mut DescriptorEncoder<'_>, seen: &Gatherer) -> Result<(), Er
             ];
             one.encode(family.encode_family(&labels)?)?;
         }
+    }
+    Ok(())
+}
+
+/// Encodes for each kind of alarm the number of parties of calls for which it is raised. The labels do not name calls, so their number is
+/// bounded.
+fn call_alarms(encoder: &mut DescriptorEncoder<'_>, raised: &[PartyAlarm]) -> Result<(), Error> {
+    let help = "Number of parties of calls for which the alarm is raised";
+    let mut family = encoder.encode_descriptor("call_alarms", help, None, MetricType::Gauge)?;
+    for kind in CALL_KINDS {
+        let count = raised.iter().filter(|one| one.alarm.kind == kind).count();
+        let labels = [("alarm", kind.name())];
+        ConstGauge::new(count as i64).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }

@@ -117,28 +117,50 @@ impl Level {
 /// Level that counts as silence. It is far below one step of 16 bits: only the ringing of filters has such levels.
 const SILENCE: f64 = -120.0;
 
-/// The last seconds of a stream.
-#[derive(Debug, Clone, Default)]
-pub struct Recent(VecDeque<Second>);
+/// The last seconds of a stream or party.
+#[derive(Debug, Clone)]
+pub struct Recent {
+    seconds: VecDeque<Second>,
+    seconds_max: usize,
+}
+
+impl Default for Recent {
+    /// Creates a list for [`RECENT_SECONDS`] seconds.
+    fn default() -> Recent {
+        Recent {
+            seconds: VecDeque::new(),
+            seconds_max: RECENT_SECONDS,
+        }
+    }
+}
 
 impl Recent {
+    /// Creates a list for this number of seconds.
+    pub(super) fn with_room(seconds_max: usize) -> Recent {
+        Recent {
+            seconds: VecDeque::with_capacity(seconds_max),
+            seconds_max,
+        }
+    }
+
     /// Returns the last second.
     #[must_use]
     pub fn latest(&self) -> Option<&Second> {
-        self.0.back()
+        self.seconds.back()
     }
 
     /// Adds a second. If the list is full, drops the oldest one.
     pub fn push(&mut self, second: Second) {
-        if self.0.len() == RECENT_SECONDS {
-            self.0.pop_front();
+        if self.seconds.len() == self.seconds_max {
+            self.seconds.pop_front();
         }
-        self.0.push_back(second);
+        self.seconds.push_back(second);
     }
 
     /// Returns the last `count` seconds, oldest first.
     pub fn last(&self, count: usize) -> impl DoubleEndedIterator<Item = &Second> {
-        self.0.iter().skip(self.0.len().saturating_sub(count))
+        let skipped = self.seconds.len().saturating_sub(count);
+        self.seconds.iter().skip(skipped)
     }
 }
 

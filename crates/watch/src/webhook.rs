@@ -10,7 +10,7 @@ use serde_json::json;
 use ureq::Agent;
 
 use super::alarm::{Alarm, Change};
-use super::gather::StreamChange;
+use super::gather::AlarmChange;
 
 /// Handle to the sending thread. If it is dropped, the thread ends after the current attempt. Queued messages are not sent.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Webhook {
     }
 
     /// Queues a change without waiting.
-    pub(super) fn send(&self, unix_s: u64, change: &StreamChange) {
+    pub(super) fn send(&self, unix_s: u64, change: &AlarmChange) {
         self.send_text(change.name.to_string(), text(unix_s, change));
     }
 
@@ -113,7 +113,7 @@ fn send_all(url: &str, messages: &Receiver<Message>, ends: &AtomicBool) {
     }
 }
 
-fn text(unix_s: u64, change: &StreamChange) -> String {
+fn text(unix_s: u64, change: &AlarmChange) -> String {
     let (state, alarm) = match &change.change {
         Change::Raised(alarm) => ("raised", alarm),
         Change::Cleared(alarm) => ("cleared", alarm),
@@ -124,8 +124,7 @@ fn text(unix_s: u64, change: &StreamChange) -> String {
         worst,
         ..
     } = *alarm;
-    json!({
-        "stream": &*change.name,
+    let mut message = json!({
         "alarm": kind.name(),
         "state": state,
         "unix_s": unix_s,
@@ -133,8 +132,15 @@ fn text(unix_s: u64, change: &StreamChange) -> String {
         // Silence is minus infinity, which JSON cannot express.
         "worst": worst.is_finite().then_some(worst),
         "unit": kind.unit(),
-    })
-    .to_string()
+    });
+    match change.party {
+        None => message["stream"] = (*change.name).into(),
+        Some(party) => {
+            message["call"] = (*change.name).into();
+            message["side"] = party.side.into();
+        }
+    }
+    message.to_string()
 }
 
 /// Maximum number of queued messages. A failing network switch raises an alarm for each stream.
@@ -165,7 +171,15 @@ mod tests {
         for _ in 0..3 {
             let change = Change::Raised(alarm);
             let name = "news".into();
-            webhook.send(0, &StreamChange { name, change });
+            let party = None;
+            webhook.send(
+                0,
+                &AlarmChange {
+                    name,
+                    party,
+                    change,
+                },
+            );
         }
         // Close the connection without a reply, so that the attempt fails.
         drop(listener.accept().expect("a first attempt"));

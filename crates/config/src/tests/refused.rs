@@ -123,6 +123,36 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[5],
     },
     Refused {
+        text: "[calls]\nfallback = \"x.wav\"",
+        says: &["`fallback` cannot be", "{ file = "],
+        lines: &[2],
+    },
+    Refused {
+        text: "[calls]\nfallback = { timeout = 1000 }",
+        says: &["a fallback without a sound", "tone = 440"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[calls]\nfallback = { file = \"x.wav\", tone = 440 }",
+        says: &["`file` and `tone` in one fallback"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[calls]\nfallback = { tone = 440, after = 3 }",
+        says: &["`after` is not a key of `fallback`", "file, tone, timeout"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[calls]\nfallback = { tone = 440, timeout = 199 }",
+        says: &["`timeout` cannot be 199", "200 to 3600000"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[calls]\nfallback = { tone = 10 }",
+        says: &["`tone` cannot be 10"],
+        lines: &[2],
+    },
+    Refused {
         text: "[history]\ndir = true",
         says: &["`dir` cannot be true", "the name of a folder, or false"],
         lines: &[2],

@@ -383,6 +383,9 @@ fn specified<P>(
         tos: options.tos.after(dialog.tos),
         echoes: false,
         copies: None,
+        fallback: (options.fallback.as_ref())
+            .unwrap_or(&dialog.fallback)
+            .clone(),
     }))
 }
 

@@ -12,7 +12,7 @@ use super::ports::{Family, InterfaceName, PortRequest, PortUse};
 use super::record::EndReason;
 use super::sdes::{Accepted, Own};
 use super::settings::Timeouts;
-use super::spec::{Copied, StreamKind, StreamSpec};
+use super::spec::{Copied, Fallback, StreamKind, StreamSpec};
 use super::transport::Transport;
 use crate::codec;
 use crate::sdp::{Direction, MediaOutline};
@@ -48,6 +48,9 @@ pub(super) struct Dialog<P> {
     pub(super) copies: Vec<Copied>,
     /// Whether the dialog is a publication: side A sends media to its subscribers, and side B is absent.
     pub(super) is_publication: bool,
+    /// The sound that a party hears while the other party sends nothing.
+    #[serde(default)]
+    pub(super) fallback: Fallback,
 }
 
 /// One of the parties.
@@ -377,6 +380,7 @@ impl<P> Dialog<P> {
             copies: Vec::new(),
             echo: None,
             is_publication: false,
+            fallback: Fallback::Default,
         }
     }
 
@@ -386,6 +390,9 @@ impl<P> Dialog<P> {
         self.delete_ns = None;
         self.tos = options.tos.after(self.tos);
         self.echo = options.echo.map(|way| way.sides(author)).or(self.echo);
+        if let Some(fallback) = &options.fallback {
+            self.fallback = fallback.clone();
+        }
         let party = &mut self.parties[author as usize];
         if let Some(label) = &options.label {
             party.label = Some(label.clone());

@@ -102,7 +102,7 @@ pub use query::Pending;
 pub use record::{CallRecord, CallView, EndReason, SideRecord, StreamRecord};
 pub use saved::{SavedError, SavedPorts};
 pub use settings::{Settings, Timeouts};
-pub use spec::{Copied, SideSpec, SrtpKeys, StreamKind, StreamSpec};
+pub use spec::{Copied, Fallback, SideSpec, SrtpKeys, StreamKind, StreamSpec};
 
 pub use statistics::Totals;
 pub use words::Unknown;

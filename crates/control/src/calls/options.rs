@@ -9,6 +9,7 @@ use threadbare_rtp_types::srtp::Suite;
 use super::action::Recording;
 use super::attributes::Edits;
 use super::ports::{Family, InterfaceName};
+use super::spec::Fallback;
 use super::transport::Transport;
 use crate::codec::Rules;
 use crate::ng::{Refusal, Request, Value};
@@ -66,6 +67,8 @@ pub(super) struct Options {
     pub(super) recording: Recording,
     #[serde(rename = "attribute_edits")]
     pub(super) edits: Edits,
+    /// `fallback`. `None`: the request does not have it.
+    pub(super) fallback: Option<Fallback>,
 }
 
 /// The values of `rtcp-mux`.
@@ -259,9 +262,31 @@ impl Options {
             },
             recording: recording(request)?,
             edits: Edits::of(request)?,
+            fallback: fallback(request)?,
         })
     }
 }
+
+/// Reads `fallback`, which is not in the documentation of other relays.
+fn fallback(request: &Request) -> Result<Option<Fallback>, Refusal> {
+    Ok(match request.text("fallback")? {
+        None => None,
+        Some("default") => Some(Fallback::Default),
+        Some("off") => Some(Fallback::Off),
+        Some(file) if (1..=FILE_NAME_BYTES_MAX).contains(&file.len()) => {
+            Some(Fallback::File(file.into()))
+        }
+        Some(other) => {
+            let allowed = format!(
+                "off, default, or the name of an audio file of 1 to {FILE_NAME_BYTES_MAX} bytes"
+            );
+            return Err(Refusal::value("fallback", &Value::text(other), allowed));
+        }
+    })
+}
+
+/// Maximum length of a file name. It is PATH_MAX.
+const FILE_NAME_BYTES_MAX: usize = 4096;
 
 const FAMILIES: &[(&str, Family)] = &[("IP4", Family::V4), ("IP6", Family::V6)];
 

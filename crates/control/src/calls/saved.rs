@@ -41,7 +41,7 @@ pub type SavedPorts = (PortRequest, SocketAddr, Option<SocketAddr>);
 /// Versions of saved calls. The documentation of [`saved`](crate::saved) says which changes need a new version.
 const FORMAT: Format = Format {
     version: 6,
-    positional: Some(5),
+    positional: Some(7),
 };
 
 /// A saved call. `C` is [`Live`], or a reference to it.

@@ -26,6 +26,20 @@ pub struct StreamSpec {
     pub echoes: bool,
     /// The stream that side A copies. `Some` means that side A is not a party.
     pub copies: Option<Copied>,
+    /// The sound that a party hears while the other party sends nothing.
+    pub fallback: Fallback,
+}
+
+/// The sound that a party hears while the other party sends nothing: the key `fallback`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Fallback {
+    /// That of the configuration, if there is one.
+    #[default]
+    Default,
+    /// No sound.
+    Off,
+    /// The audio file of this name, again and again.
+    File(Arc<str>),
 }
 
 /// The original of a copy.
@@ -124,6 +138,12 @@ impl SideSpec {
 }
 
 impl SideSpec {
+    /// Whether there is such a party. Before the answer, a stream has one party, and a copy has only its receiver.
+    #[must_use]
+    pub fn has_party(&self) -> bool {
+        self.rtp.is_some() || self.learn != Learn::Never
+    }
+
     /// Removes the party, so that nothing is sent to it or accepted from it.
     pub(super) fn forget_party(&mut self) {
         self.rtp = None;
@@ -156,6 +176,8 @@ struct SpecFields {
     echoes: bool,
     #[serde(rename = "copied_stream")]
     copies: Option<Copied>,
+    #[serde(default)]
+    fallback: Fallback,
 }
 
 impl Mirror for StreamSpec {

@@ -322,6 +322,7 @@ impl CallArgs {
             recording_dir: self.recording_dir.clone(),
             recording_format: self.recording_format,
             record: None,
+            fallback: None,
             state: match (&self.state, self.no_state) {
                 (_, true) => StateLocation::Off,
                 (Some(path), false) => StateLocation::At(path.clone()),

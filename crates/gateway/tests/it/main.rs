@@ -35,6 +35,7 @@ mod reload;
 #[cfg(feature = "gstreamer")]
 mod serve;
 #[cfg(feature = "gstreamer")]
+mod serve_alarms;
 mod serve_changes;
 #[cfg(feature = "gstreamer")]
 mod serve_copies;
@@ -42,6 +43,7 @@ mod serve_copies;
 mod serve_destinations;
 #[cfg(feature = "gstreamer")]
 mod serve_echo;
+mod serve_fallback;
 #[cfg(feature = "gstreamer")]
 mod serve_flood;
 #[cfg(feature = "gstreamer")]

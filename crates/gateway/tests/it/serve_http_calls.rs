@@ -500,6 +500,8 @@ fn silent_calls_are_reported_until_they_time_out() {
         let (name, _) = events.next();
         (name != "down").then_some(name)
     })
+    // The tests of alarms check their events.
+    .filter(|name| !name.starts_with("alarm"))
     .collect();
     assert_eq!(names, ["up", "media", "lost", "timeout"]);
 }

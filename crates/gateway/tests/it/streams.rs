@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::common::http::Relay;
+use crate::common::http::{Relay, next_post};
 use crate::common::listener::Listener;
 use crate::common::{LIMIT, Running, free_port, rtp, socket, wait_until};
 use nix::sys::signal::Signal;
@@ -279,29 +279,6 @@ fn integrated_loudness_restarts_on_request() {
     wait_until(is_measured);
 }
 
-/// Waits for the next message to a webhook, and returns it.
-fn told(hook: &TcpListener) -> Value {
-    let (stream, _) = hook.accept().expect("a connection");
-    stream.set_read_timeout(Some(LIMIT)).expect("valid");
-    let mut reader = BufReader::new(stream);
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).expect("a header");
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().expect("a number");
-        }
-        if line == "\r\n" {
-            break;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).expect("a body");
-    let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
-    reader.into_inner().write_all(answer).expect("answered");
-    serde_json::from_slice(&body).expect("JSON")
-}
-
 #[test]
 fn alarms_are_raised_acknowledged_and_ended() {
     let listen = address();
@@ -314,7 +291,7 @@ fn alarms_are_raised_acknowledged_and_ended() {
     );
     let mut gateway = Gateway::start(&file);
     let next = |alarm: &str, state: &str| {
-        let said = told(&hook);
+        let said = next_post(&hook);
         assert_eq!(
             (&said["stream"], &said["alarm"], &said["state"]),
             (&json!("news"), &json!(alarm), &json!(state)),

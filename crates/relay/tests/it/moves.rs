@@ -13,12 +13,12 @@ use threadbare_relay::{
     AudioSession, Call, CallHandle, CallState, Datagram, Engine, Gone, Listeners, Outbox, PortUse,
     SharedSettings,
 };
-use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig, Side};
+use threadbare_rtp::call::{DirectionConfig, Session, SessionSpec, Side};
 use threadbare_rtp::codec::Encoding;
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::g711::ULAW_TO_LINEAR;
 use threadbare_rtp::leg::{AdmissionConfig, LegConfig};
-use threadbare_rtp::srtp::{Rollover, Suite};
+use threadbare_rtp::srtp::Suite;
 
 /// A forwarder that checks the time and the order of its commands.
 struct Checked {
@@ -359,7 +359,7 @@ fn srtp_and_listeners_continue_across_moves() {
         },
         ..leg(side, 0, Encoding::Pcmu)
     });
-    let config = SessionConfig::call(config, [DirectionConfig::default(); 2]);
+    let config = SessionSpec::call(config, [DirectionConfig::default(); 2]);
     let listeners = Listeners::default();
     let mut listening = listeners.listen(1 << 20);
     let suite = Suite::AesCm128HmacSha1_80;
@@ -369,7 +369,7 @@ fn srtp_and_listeners_continue_across_moves() {
     let mut session =
         AudioSession::new(session, Duration::from_millis(5)).with_listeners(listeners.clone());
     for (side, keys) in [(Side::A, keys_a), (Side::B, keys_b)] {
-        session.set_keys(now_ns, side, Some(keys), Rollover::Kept);
+        session.set_keys(now_ns, side, Some(keys));
     }
     session.update_listeners();
     let call = engine.create("srtp", legs, session).unwrap();

@@ -7,7 +7,7 @@ use super::flow::Flow;
 use super::spec::FlowConfig;
 use super::{
     Clip, DtmfDigit, DtmfError, Filter, LegId, Mode, Part, PlayError, PlayLeft, Session,
-    SessionError, SessionSpec, SessionState, Sound, apply, snapshot,
+    SessionError, SessionSpec, SessionState, Sound, Substitute, apply, snapshot,
 };
 use crate::codec::CodecError;
 use crate::leg::{Carries, Leg, Outage, PayloadMap};
@@ -150,6 +150,14 @@ impl Session {
     pub fn stop_play(&mut self, to: impl Into<LegId>) {
         if let Some(flow) = self.output_mut(to) {
             flow.direction.end_play();
+        }
+    }
+
+    /// Sets the sound that the other party hears while this party sends nothing. A sound that is being played ends.
+    pub fn set_substitute(&mut self, leg: impl Into<LegId>, substitute: Option<Arc<Substitute>>) {
+        // With the echo, the flows have exchanged their parties, but a substitute stays with its flow.
+        if let Some(flow) = self.flows.get_mut(leg.into().index()) {
+            flow.direction.set_substitute(substitute);
         }
     }
 

@@ -122,6 +122,12 @@ impl Flow {
         // The sound of a fallback waits until the peer is known.
         let may_play = self.inputs.is_none() || out.leg.has_destination();
         self.direction.poll_beside(media_ns, may_play, work, out);
+        if self.direction.has_substitute() {
+            // With the echo, a party hears itself.
+            let is_expected = self.from != self.to && out.leg.has_destination();
+            self.direction
+                .poll_substitute(media_ns, is_expected, work, out);
+        }
         if is_ending {
             self.direction.finish(work, out);
         }
@@ -132,6 +138,7 @@ impl Flow {
         DirectionStats {
             active,
             switches,
+            is_substituted: self.direction.is_substituted(),
             ..self.direction.stats()
         }
     }

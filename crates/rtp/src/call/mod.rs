@@ -43,6 +43,8 @@ mod state;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
+mod substitute_tests;
+#[cfg(test)]
 mod test_bed;
 #[cfg(test)]
 mod tests;
@@ -218,6 +220,8 @@ pub enum SessionEvent {
     PlayEnded(LegId),
     /// Another input has become active.
     Input(Switch),
+    /// The [substitute](Substitute) of this leg's silent party has begun (`true`) or ended (`false`).
+    Substitute(LegId, bool),
     /// Packets of this payload type are dropped, because the leg's party did not agree on it. A session reports this once.
     PayloadType(LegId, PayloadType),
     /// Many packets of this leg's party have failed authentication, and none has passed it. A session does not see its encryption, so its
@@ -265,6 +269,19 @@ pub enum Sound {
     Tone(Box<Tone>),
     /// Silence, until it is stopped.
     Silence,
+}
+
+/// A sound that the other party hears while a party of a call sends no packets, although it is expected to send. A party is not expected to
+/// send while it is on hold or muted, while the other party is on hold or has no address yet, and during an echo.
+///
+/// The sound begins when no packet of the party was due for [`after_ns`](Substitute::after_ns). It ends with the party's next packet. A clip
+/// that the owner [plays](Session::play) has priority.
+#[derive(Debug, Clone)]
+pub struct Substitute {
+    /// Time without packets after which the sound begins, ns.
+    pub after_ns: u64,
+    /// The sound. A clip should be repeated until it is stopped.
+    pub sound: Sound,
 }
 
 /// Changes or measures audio between decoding and encoding.

@@ -244,7 +244,7 @@ impl Session {
                 return Some(SessionEvent::Key(leg, event));
             }
         }
-        for flow in self.flows.iter_mut() {
+        for (index, flow) in self.flows.iter_mut().enumerate() {
             if flow.direction.take_play_ended() {
                 return Some(SessionEvent::PlayEnded(LegId(flow.to as u8)));
             }
@@ -252,6 +252,10 @@ impl Session {
                 && let Some(switch) = inputs.poll_switch()
             {
                 return Some(SessionEvent::Input(switch));
+            }
+            if let Some(is_on) = flow.direction.take_substituted() {
+                // An echo exchanges the parties of the flows, but not the substitutes.
+                return Some(SessionEvent::Substitute(LegId(index as u8), is_on));
             }
         }
         None
@@ -268,6 +272,7 @@ impl Session {
         for flow in self.flows.iter() {
             let direction = &flow.direction;
             next.add(direction.next_unasked());
+            next.add(direction.next_substitute());
             next.add(direction.next_dtmf().map(|due_ns| self.poll_ns(due_ns)));
             let play = direction.next_play_without_dtmf();
             match &flow.inputs {

@@ -30,7 +30,7 @@ fn formats() -> Vec<Format> {
 }
 
 /// Returns the amplitude that a signal has at this frequency, from its discrete Fourier transform with a Hann window.
-fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
+pub(super) fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
     let length = signal.len() as f64;
     let (mut re, mut im) = (0.0, 0.0);
     for (n, sample) in signal.iter().enumerate() {

@@ -1,16 +1,15 @@
 //! `/v1/calls`: lists the current calls in pages, shows a call with its media, and ends a call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use serde::Serialize;
 use threadbare_control::calls::{CallId, CallView, StreamId};
-use threadbare_relay::Reply;
 use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
 
-use super::app::{App, within};
+use super::app::App;
 use super::id::{CALLS, CallPath, Id};
 use super::problem::Problem;
 use super::way::{LogLine, log_lines};
@@ -21,6 +20,7 @@ use crate::quality_history::QualityHistory;
 use crate::service::Service;
 use crate::views::{Party, Stream, Wall};
 use threadbare_process::logging::Subject;
+use threadbare_watch::AlarmKind;
 
 /// A page of calls, in the order of their ids.
 #[derive(Debug, Serialize, ToSchema)]
@@ -50,6 +50,8 @@ pub(super) struct CallSummary {
     recorded: bool,
     /// Whether a party of a running stream is on hold.
     held: bool,
+    /// Names of the alarms that are raised for a party, each once.
+    alarms: Vec<&'static str>,
     /// Both parties of the first running stream; if no stream runs, of the first stream.
     #[schema(max_items = 2)]
     parties: Vec<Party>,
@@ -204,6 +206,8 @@ fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -
             .filter_map(|one| one.last)
             .flat_map(|one| one.sides)
     };
+    let raised = running().flat_map(|one| one.alarms.iter().flatten());
+    let kinds: BTreeSet<_> = raised.map(|alarm| alarm.kind).collect();
     let first = now.iter().position(Option::is_some).unwrap_or(0);
     let streams = view.streams.len();
     let sides = view.streams.into_iter().nth(first).map(|one| one.sides);
@@ -216,6 +220,7 @@ fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -
         streams,
         recorded: running().any(|one| one.is_recorded),
         held: running().any(|one| one.is_held.contains(&true)),
+        alarms: kinds.into_iter().map(AlarmKind::name).collect(),
         parties: sides.into_iter().flatten().map(Party::from).collect(),
         mos: heard().filter_map(|side| side.mos()).reduce(f64::min),
         loss_percent: heard()
@@ -237,17 +242,10 @@ pub(super) async fn show(
     let looked = found.await?.ok_or_else(|| unknown(&id))?;
     let Looked {
         view,
-        measurements,
+        measured,
         now,
         wall,
     } = looked;
-    let mut read = BTreeMap::new();
-    for (stream, measured) in measurements {
-        // If a stream has ended in the meantime, it has no measurement.
-        if let Ok(measured) = within(measured).await? {
-            read.insert(stream, measured);
-        }
-    }
     let (ends, reason) = view.end.unzip();
     let streams = view.streams.into_iter().zip(now);
     Ok(axum::Json(CallDetail {
@@ -260,7 +258,7 @@ pub(super) async fn show(
         ends_unix_ms: ends.map(|at_ns| wall.unix_ms(at_ns)),
         end_reason: reason.map(|reason| reason.name()),
         streams: streams
-            .map(|(one, now)| Stream::of(wall, one, &read, now))
+            .map(|(one, now)| Stream::of(wall, one, &measured, now))
             .collect(),
     }))
 }
@@ -363,22 +361,24 @@ fn wall(service: &Service) -> Wall {
     }
 }
 
-/// A call whose streams are still being measured.
+/// A call with the latest statistics of its streams.
 struct Looked {
     view: CallView,
-    measurements: Vec<(StreamId, Reply<Measured>)>,
+    measured: BTreeMap<StreamId, Measured>,
     now: Vec<Option<StreamNow>>,
     wall: Wall,
 }
 
 fn look(service: &mut Service, id: &CallId) -> Option<Looked> {
     let view = service.calls.view(id)?;
+    let media = &service.media;
     let streams = || view.streams.iter().map(|one| one.stream);
-    let measurements = service.media.ask(streams()).collect();
-    let now = streams().map(|one| service.media.now(one)).collect();
+    let measured = streams().filter_map(|one| Some((one, media.measured(one)?)));
+    let measured = measured.collect();
+    let now = streams().map(|one| media.now(one)).collect();
     Some(Looked {
         view,
-        measurements,
+        measured,
         now,
         wall: wall(service),
     })

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::sse::{Event as Line, KeepAlive, Sse};
 use futures_util::stream::{Stream, unfold};
 use serde::Serialize;
-use threadbare_control::calls::CallId;
+use threadbare_control::calls::{CallId, StreamId};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::ToSchema;
@@ -61,11 +61,24 @@ pub(super) enum EventData {
     Moved(MovedEvent),
 }
 
-/// An alarm of a stream was raised (`alarm`), or has ended (`alarm-ended`).
+/// An alarm of a stream or of a party was raised (`alarm`), or has ended (`alarm-ended`).
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct AlarmEvent {
-    /// The stream's name in the file.
-    stream: String,
+    /// The stream's name in the file. Absent: the alarm is that of a party.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<String>,
+    /// Call-ID of the party's call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    /// The path of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// The party of the call: 0 is the one that offered first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    side: Option<usize>,
+    /// The tag of the party, if its stream still runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
     /// Name of the alarm, as in `/v1/alarms`.
     alarm: &'static str,
     /// ms since 1970.
@@ -102,10 +115,11 @@ pub(super) struct MovedEvent {
 /// Call events and stream alarms, as server-sent events
 ///
 /// Events of calls: `up` (the call's first stream runs), `media` (a party sends from a new source), `lost` (a party has sent
-/// nothing for 10 s and is not on hold), `dtmf` (a party has sent a DTMF digit), `recording` (a file has started, is complete
+/// nothing for 10 s and is not on hold), `fallback` and `fallback-ended` (the other party hears the fallback in place of a party,
+/// or no longer), `dtmf` (a party has sent a DTMF digit), `recording` (a file has started, is complete
 /// or was cut off; `state` is as in `/v1/recordings`), `timeout` (a time-out is about to end the call), `down` (the call has
-/// ended). Events of streams: `alarm` and `alarm-ended`. Events of both: `moved` (a busy media thread has handed the stream, or a
-/// stream of the call, to another thread). The data are JSON. A reader that falls behind by 4096 events gets
+/// ended). Events of streams and calls: `alarm` and `alarm-ended`; `moved` (a busy media thread has handed the stream, or a stream
+/// of the call, to another thread). The data are JSON. A reader that falls behind by 4096 events gets
 /// `lagged` with the number of events that it missed. At most 32 readers at a time.
 #[utoipa::path(get, path = "/v1/events", tag = "calls", params(
     ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the events of all nodes, each with its `node`")), responses(
@@ -131,7 +145,7 @@ pub(super) async fn listen(
         move |(app, mut events, mut alarms, mut files, mut moves)| async move {
             let line = tokio::select! {
                 line = next(&app, &mut events, unix_at_zero_ns) => line?,
-                told = alarms.recv() => alarm(told)?,
+                told = alarms.recv() => alarm(&app, told).await?,
                 told = files.recv() => recording(told)?,
                 told = moves.recv() => moved(told)?,
             };
@@ -142,24 +156,43 @@ pub(super) async fn listen(
 }
 
 /// Formats an alarm. Returns `None` if the gateway ends.
-fn alarm(told: Result<TimedChange, RecvError>) -> Option<Line> {
-    let (unix_s, change) = match told {
+async fn alarm(app: &App, told: Result<TimedChange, RecvError>) -> Option<Line> {
+    let (unix_s, told) = match told {
         Ok(told) => told,
         Err(RecvError::Lagged(missed)) => return Some(lagged(missed)),
         Err(RecvError::Closed) => return None,
     };
-    let (name, alarm) = match change.change {
+    let (name, alarm) = match told.change {
         Change::Raised(alarm) => ("alarm", alarm),
         Change::Cleared(alarm) => ("alarm-ended", alarm),
     };
-    let data = AlarmEvent {
-        stream: change.name.to_string(),
+    let mut data = AlarmEvent {
+        stream: None,
+        id: None,
+        path: None,
+        side: None,
+        tag: None,
         alarm: alarm.kind.name(),
         unix_ms: unix_s * 1000,
         since_unix_s: alarm.since_unix_s,
         worst: alarm.worst.is_finite().then_some(alarm.worst),
         unit: alarm.kind.unit(),
     };
+    match told.party {
+        None => data.stream = Some(told.name.to_string()),
+        Some(party) => {
+            data.id = Some(told.name.to_string());
+            data.side = Some(party.side);
+            let stream = StreamId(party.stream);
+            let call = app.ask(move |service: &mut Service| {
+                service.calls.stream(stream).map(|(call, _)| call.clone())
+            });
+            if let Some(call) = call.await.ok().flatten() {
+                data.path = Some(path(&call));
+                data.tag = tag_of(app, call, stream, party.side).await;
+            }
+        }
+    }
     let text = serde_json::to_string(&data).unwrap_or_default();
     Some(Line::default().event(name).data(text))
 }
@@ -222,14 +255,19 @@ async fn tag(app: &App, event: &Event) -> Option<String> {
     let (stream, side) = match event.what {
         What::Media { stream, side, .. }
         | What::Lost { stream, side }
+        | What::Fallback { stream, side, .. }
         | What::Key { stream, side, .. } => (stream, side),
         What::Up | What::Timeout { .. } | What::Down { .. } => return None,
     };
-    let call: CallId = event.call.clone();
+    tag_of(app, event.call.clone(), stream, side as usize).await
+}
+
+/// Returns the tag of a party, if its stream still runs.
+async fn tag_of(app: &App, call: CallId, stream: StreamId, side: usize) -> Option<String> {
     let found = app.ask(move |service: &mut Service| {
         let streams = service.calls.view(&call)?.streams;
         let mut own = streams.into_iter().filter(|one| one.stream == stream);
-        Some(own.next()?.sides[side as usize].tag.clone())
+        Some(own.next()?.sides[side].tag.clone())
     });
     found.await.ok().flatten()
 }
@@ -239,6 +277,8 @@ fn name(what: What) -> &'static str {
         What::Up => "up",
         What::Media { .. } => "media",
         What::Lost { .. } => "lost",
+        What::Fallback { is_on: true, .. } => "fallback",
+        What::Fallback { is_on: false, .. } => "fallback-ended",
         What::Key { .. } => "dtmf",
         What::Timeout { .. } => "timeout",
         What::Down { .. } => "down",
@@ -268,7 +308,7 @@ fn shown(event: &Event, tag: Option<String>, unix_at_zero_ns: u64) -> CallEvent 
             shown.reason = Some(reason.name());
             shown.duration_ms = Some(lasted_ns / NS_PER_MS);
         }
-        What::Up | What::Lost { .. } => {}
+        What::Up | What::Lost { .. } | What::Fallback { .. } => {}
     }
     shown
 }

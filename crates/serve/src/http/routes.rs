@@ -101,6 +101,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(reload::reload))
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::acknowledge))
+        .routes(routes!(alarms::acknowledge_of_call))
         .routes(routes!(stream_play::play))
         .routes(routes!(stream_play::stop_play))
         .routes(routes!(streams::reset_loudness))

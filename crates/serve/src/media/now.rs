@@ -1,13 +1,14 @@
 //! The state of a stream that the control thread knows without asking the stream's thread.
 
 use threadbare_rtp::call::Side;
+use threadbare_watch::Alarm;
 
 use super::Running;
 use crate::quality_history::Point;
 use crate::spec;
 
 /// The state of a stream according to signalling, and its last measurement.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct StreamNow {
     pub(crate) is_recorded: bool,
     /// Whether the stream can be listened to.
@@ -17,6 +18,8 @@ pub(crate) struct StreamNow {
     /// For each party, whether the other party hears silence instead of its media.
     pub(crate) is_muted: [bool; 2],
     pub(crate) last: Option<Point>,
+    /// The raised alarms of each party.
+    pub(crate) alarms: [Vec<Alarm>; 2],
 }
 
 impl StreamNow {
@@ -33,6 +36,7 @@ impl StreamNow {
             is_held: Side::BOTH.map(is_held),
             is_muted: Side::BOTH.map(|side| of(side).is_silenced),
             last: running.history.last().copied(),
+            alarms: running.watched.alarms(),
         }
     }
 }

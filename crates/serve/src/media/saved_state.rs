@@ -496,6 +496,7 @@ mod tests {
             tos: None,
             echoes: false,
             copies: None,
+            fallback: Default::default(),
         }
     }
 

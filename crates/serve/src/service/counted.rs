@@ -9,6 +9,7 @@ use threadbare_control::calls::{Pending, StreamId, StreamStats};
 use threadbare_control::ng::Reply;
 
 use crate::asker::PendingReply;
+use crate::media::AskedStats;
 use crate::plays::Unanswered;
 
 /// The reply to a request.
@@ -20,7 +21,7 @@ pub(super) enum Answer {
 /// A reply that waits for counters.
 pub(super) struct Counted {
     reply: Pending,
-    asked: Vec<(StreamId, threadbare_relay::Reply<StreamStats>)>,
+    asked: Vec<AskedStats>,
     told: BTreeMap<StreamId, StreamStats>,
 }
 
@@ -31,10 +32,7 @@ struct Counting {
 }
 
 impl Counted {
-    pub(super) fn new(
-        reply: Pending,
-        asked: Vec<(StreamId, threadbare_relay::Reply<StreamStats>)>,
-    ) -> Counted {
+    pub(super) fn new(reply: Pending, asked: Vec<AskedStats>) -> Counted {
         Counted {
             reply,
             asked,
@@ -46,10 +44,10 @@ impl Counted {
     fn poll(&mut self, waker: &Waker) -> bool {
         let mut cx = Context::from_waker(waker);
         self.asked
-            .retain_mut(|(stream, reply)| match Pin::new(reply).poll(&mut cx) {
+            .retain_mut(|asked| match Pin::new(&mut asked.reply).poll(&mut cx) {
                 Poll::Pending => true,
                 Poll::Ready(Ok(stats)) => {
-                    self.told.insert(*stream, stats);
+                    self.told.insert(asked.stream, stats);
                     false
                 }
                 // The stream is gone, so it has no counters.
@@ -64,14 +62,14 @@ impl Counted {
 }
 
 impl Answer {
-    /// Blocks until all counters have arrived.
-    pub(super) fn wait(self) -> Reply {
+    /// Returns the reply without waiting. Its counters are those that the streams' threads have stored, which are up to a second old.
+    pub(super) fn now(self) -> Reply {
         match self {
             Answer::Reply(reply) => reply,
             Answer::Counted(mut counted) => {
-                let asked = std::mem::take(&mut counted.asked).into_iter();
-                let told = asked.filter_map(|(stream, reply)| Some((stream, reply.wait().ok()?)));
-                counted.told.extend(told);
+                let stored = counted.asked.iter();
+                let stored = stored.map(|asked| (asked.stream, asked.latest.counters()));
+                counted.told.extend(stored);
                 counted.finish()
             }
         }
@@ -87,10 +85,10 @@ impl CountingRequests {
         self.0.is_empty()
     }
 
-    /// Adds a request. If too many requests wait, blocks until the counters have arrived, and returns the reply.
+    /// Adds a request. If too many requests wait, returns its reply at once.
     pub(super) fn add(&mut self, pending: PendingReply, counted: Counted) -> Option<Unanswered> {
         if self.0.len() == COUNTING_MAX {
-            let reply = Answer::Counted(counted).wait();
+            let reply = Answer::Counted(counted).now();
             return Some(Unanswered { pending, reply });
         }
         self.0.push(Counting { pending, counted });
@@ -108,6 +106,5 @@ impl CountingRequests {
     }
 }
 
-/// Maximum number of waiting requests. Beyond it, the control thread waits for the media thread that is late, and further requests stay in
-/// the socket.
+/// Maximum number of waiting requests. Beyond it, a media thread is late, and the replies have the counters that it has stored.
 const COUNTING_MAX: usize = 256;

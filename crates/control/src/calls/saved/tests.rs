@@ -8,18 +8,18 @@ use threadbare_rtp_types::srtp::{MasterKey, Suite};
 
 use super::super::dialog::{AudioOffer, Dialog, Exchange, Plan};
 use super::super::options::{Options, Tos};
-use super::super::spec::{Copied, SideSpec, StreamKind};
+use super::super::spec::{Copied, Fallback, SideSpec, StreamKind};
 use super::super::{Family, PortUse};
 use super::*;
 use crate::fuzzing::{with_unknown_fields, without_field};
 use crate::sdp::Direction;
 
-/// States of the call in `tests/it/calls/saved.rs`, written by a build before release 0.3.0: after the first offer, and while an offer of
-/// Bob waits for its answer. The clock started at 3600 s, and advanced by 1 s before each request.
+/// States of the call in `tests/it/calls/saved.rs` for a node of a cluster: after the first offer, and while an offer of Bob waits for its
+/// answer. The clock started at 3600 s, and advanced by 1 s before each request.
 const OFFER: &[u8] = include_bytes!("../../../tests/data/positional-offer.bin");
 const CALL: &[u8] = include_bytes!("../../../tests/data/positional-call.bin");
 
-/// The same states as release 0.3.0 writes them.
+/// The same states as release 0.3.0 writes them, with field names.
 const OFFER_0_3_0: &[u8] = include_bytes!("../../../tests/data/release-0.3.0-offer.bin");
 const CALL_0_3_0: &[u8] = include_bytes!("../../../tests/data/release-0.3.0-call.bin");
 
@@ -54,7 +54,7 @@ fn states_of_release_0_3_0_are_read() {
     }
 }
 
-/// For another node of a cluster, states are written as by builds before release 0.3.0.
+/// The bytes change only with the version of the format.
 #[test]
 fn states_for_a_node_have_no_field_names() {
     for state in [OFFER, CALL] {
@@ -295,7 +295,7 @@ proptest! {
     #[test]
     fn values_round_trip(
         times in any::<(u64, u64, Option<u64>, Option<u64>)>(), tag in any::<Option<Vec<u8>>>(), label in any::<Option<String>>(),
-        tos: Option<u8>, flags: [bool; 4], id in prop::collection::vec(any::<u8>(), 0..100),
+        tos: Option<u8>, flags: [bool; 4], file: Option<String>, id in prop::collection::vec(any::<u8>(), 0..100),
     ) {
         let SavedCall { head, mut call } = read(OFFER);
         (call.created_ns, call.signalled_ns, call.answered_ns, call.heard_ns) = times;
@@ -305,6 +305,8 @@ proptest! {
         let options = &mut call.dialogs[0].offer.as_mut().unwrap().options;
         (options.label, options.tos) = (label, tos.map_or(Tos::Unchanged, Tos::To));
         [options.single_codec, options.loop_protect, options.mux.offer, options.sdes.pads] = flags;
+        options.fallback = file.as_deref().map(|file| Fallback::File(file.into()));
+        call.dialogs[0].fallback = file.map_or(Fallback::Off, |file| Fallback::File(file.into()));
         let expected = format!("{call:?}");
         let read = read(&FORMAT.write(&SavedCall { head, call }));
         // The debug output names all fields. The keys, which it hides, are compared elsewhere.
@@ -313,7 +315,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), is_named: bool) {
-        let version = if is_named { 6 } else { 5 };
+        let version = if is_named { 6 } else { 7 };
         let _ = checked::<()>(&[&[version], &bytes[..]].concat());
         let _ = checked::<()>(&bytes);
     }

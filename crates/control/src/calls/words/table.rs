@@ -57,6 +57,7 @@ pub const WORDS: &[Word] = &[
     done(Key, "duration", "for `play DTMF`; values below 100 or above 5000 ms are replaced by these limits"),
     refused(Key, "end-trigger", "DTMF digits cannot switch the blocking of DTMF on and off"),
     done(Key, "endpoint-learning", "see below"),
+    done(Key, "fallback", "only in Threadbare: `off`, `default`, or the audio file that a party hears while the other party sends nothing; see above"),
     done(Key, "file", ""),
     done(Key, "flags", "see below"),
     ignored(Key, "frequencies", "sets tones that replace DTMF digits; this replacement is refused"),

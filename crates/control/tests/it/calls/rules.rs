@@ -1,6 +1,6 @@
 //! Options of a request outside its SDP: ports, addresses, multiplexing, codecs.
 
-use threadbare_control::calls::{Settings, StreamKind};
+use threadbare_control::calls::{Fallback, Settings, StreamKind};
 use threadbare_control::fuzzing::Bench;
 use threadbare_rtp_types::learn::{Learn, Method, Once};
 use threadbare_rtp_types::payload_map::{Carries, PayloadMap};
@@ -450,6 +450,35 @@ fn attributes_are_added_and_removed_by_request() {
     // Without the key, "If this key is not present or its value is too large (256 or more), then the TOS value is reverted to the default".
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     assert_eq!(bench.only().spec.tos, None);
+}
+
+/// The key is an extension. It applies to both parties until another request has it.
+#[test]
+fn fallback_stays_until_another_request_sets_it() {
+    let mut bench = Bench::default();
+    let name = |file: &str| Fallback::File(file.into());
+    ok(bench.offer(&sdp(ALICE, PCMU), &[("fallback", "/a b.wav")]));
+    ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
+    assert_eq!(bench.only().spec.fallback, name("/a b.wav"));
+    for (key, expected) in [
+        (None, name("/a b.wav")),
+        (Some("off"), Fallback::Off),
+        (None, Fallback::Off),
+        (Some("other.wav"), name("other.wav")),
+        (Some("default"), Fallback::Default),
+    ] {
+        let keys: Vec<_> = key.iter().map(|value| ("fallback", *value)).collect();
+        ok(bench.offer(&sdp(ALICE, PCMU), &[]));
+        ok(bench.answer(&sdp(BOB, BOB_PCMU), &keys));
+        assert_eq!(bench.only().spec.fallback, expected, "{key:?}");
+    }
+    for value in ["", &"x".repeat(4097)] {
+        let refused = error(bench.offer(&sdp(ALICE, PCMU), &[("fallback", value)]));
+        assert!(
+            refused.contains("fallback") && refused.contains("off, default"),
+            "{refused}"
+        );
+    }
 }
 
 /// The limit is in the party's description. "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per

@@ -345,7 +345,7 @@ fn the_error_describes_the_damage() {
         error.expect_err("damage").to_string()
     };
     let mut newer = bytes.clone();
-    newer[0] += 1;
+    newer[0] += 2;
     let (read, found) = (bytes[0], newer[0]);
     assert_eq!(
         refused(&newer),

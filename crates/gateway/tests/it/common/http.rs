@@ -1,8 +1,8 @@
 //! A relay with HTTP, and requests as bytes on a socket (RFC 9112).
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use serde_json::{Value, json};
 
@@ -183,4 +183,27 @@ pub fn is_closed(address: SocketAddr) -> bool {
     let _ = probe.send(b"?");
     let closed = |error: std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
     probe.send(b"?").is_err_and(closed)
+}
+
+/// Waits for the next message to a webhook, and returns it.
+pub fn next_post(hook: &TcpListener) -> Value {
+    let (stream, _) = hook.accept().expect("a connection");
+    stream.set_read_timeout(Some(LIMIT)).expect("valid");
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a header");
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a number");
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+    reader.into_inner().write_all(answer).expect("answered");
+    serde_json::from_slice(&body).expect("JSON")
 }

@@ -1,6 +1,7 @@
 //! Parts that many tests use: ports, packets, and the program itself.
 #![allow(unreachable_pub, reason = "other test files use it")]
 
+pub mod fallback;
 pub mod http;
 pub mod listener;
 pub mod phones;

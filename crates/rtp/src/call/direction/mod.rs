@@ -10,6 +10,7 @@
 //! | [`DigitTone`] | the tone of a digit, for a side without events |
 //! | [`DtmfQueue`] | digits that the owner inserts |
 //! | [`Player`] | clips and other sounds |
+//! | [`Substitution`] | the sound that replaces a silent party |
 //! | [`Numbering`] | sequence numbers of packets that skip the jitter buffer |
 
 mod code_ring;
@@ -26,11 +27,16 @@ mod play;
 mod reencode;
 mod route;
 mod settings;
+mod substitute;
 mod tap;
 mod tone;
 
+use std::sync::Arc;
+
 use super::out::{Out, Work};
-use super::{DirectionConfig, Mode, Part, PlayError, PlayLeft, SessionError, Sound, TAIL_NS_MAX};
+use super::{
+    DirectionConfig, Mode, Part, PlayError, PlayLeft, SessionError, Sound, Substitute, TAIL_NS_MAX,
+};
 use crate::codec::{Encoding, Format};
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, Delivery, Lost, Media, MediaPacket, Payload, PayloadMap};
@@ -45,6 +51,7 @@ use play::Player;
 pub(super) use play::check_sound;
 use route::Route;
 pub(super) use settings::check_packet_ns;
+use substitute::{Step, Substitution};
 pub use tap::{Tapped, TappedAudio};
 use tone::DigitTone;
 
@@ -76,6 +83,8 @@ pub struct DirectionStats {
     pub active: usize,
     /// Number of changes of the input.
     pub switches: u64,
+    /// Whether the far side hears the party's [substitute](super::Substitute).
+    pub is_substituted: bool,
 }
 
 /// A stretch of audio on the incoming time line.
@@ -111,6 +120,8 @@ pub(super) struct Direction {
     inband: Option<Box<InbandDtmf>>,
     dtmf_queue: Option<Box<DtmfQueue>>,
     player: Player,
+    /// The sound that replaces the party while it sends nothing.
+    substitution: Option<Box<Substitution>>,
     /// Numbering of directly forwarded packets.
     numbering: Numbering,
     /// Time between the last packet's release from the jitter buffer and its play time.
@@ -130,6 +141,7 @@ impl Direction {
             inband: config.detect_keys.then(|| Box::new(InbandDtmf::new())),
             dtmf_queue: None,
             player: Player::default(),
+            substitution: None,
             numbering: Numbering::default(),
             lead_ns: 0,
             latency_ns: 0,
@@ -139,6 +151,12 @@ impl Direction {
     /// Handles the party's next media.
     #[inline]
     pub(super) fn handle(&mut self, media: Media<'_>, work: &mut Work, out: &mut Out<'_>) {
+        if let Some(substitution) = &mut self.substitution
+            && matches!(media, Media::Packet(_))
+            && substitution.handle_packet(out.now_ns)
+        {
+            self.end_substitute();
+        }
         match media {
             Media::Packet(packet) => match packet.delivery {
                 Delivery::Ordered => {
@@ -406,6 +424,78 @@ impl Direction {
         }
     }
 
+    /// Begins or ends the party's substitute. `is_expected`: whether the far side can hear the party.
+    pub(super) fn poll_substitute(
+        &mut self,
+        media_ns: u64,
+        is_expected: bool,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let Some(substitution) = &mut self.substitution else {
+            return;
+        };
+        let is_expected = is_expected && self.output.mode() == Mode::Pass;
+        let step = substitution.poll(out.now_ns, is_expected, self.player.is_on());
+        match step {
+            Some(Step::Begin(sound)) => {
+                let payloads = out.leg.takes().clone();
+                if self
+                    .start(out.now_ns, sound, Part::default(), &payloads)
+                    .is_ok()
+                {
+                    self.play(media_ns, work, out);
+                } else if let Some(substitution) = &mut self.substitution {
+                    substitution.fail(out.now_ns);
+                }
+            }
+            Some(Step::End) => self.end_substitute(),
+            None => {}
+        }
+    }
+
+    /// Stops the substitute, which is being played.
+    fn end_substitute(&mut self) {
+        self.player.end(&mut self.output);
+        // This was no sound of the owner.
+        self.player.take_ended();
+    }
+
+    /// Whether the far side hears the party's substitute.
+    pub(super) fn is_substituted(&self) -> bool {
+        self.substitution.as_ref().is_some_and(|one| one.is_on())
+    }
+
+    pub(super) fn has_substitute(&self) -> bool {
+        self.substitution.is_some()
+    }
+
+    /// Sets the sound that replaces the party while it sends nothing.
+    pub(super) fn set_substitute(&mut self, substitute: Option<Arc<Substitute>>) {
+        if self.is_substituted() {
+            self.end_substitute();
+        }
+        match &mut self.substitution {
+            Some(substitution) => substitution.set(substitute),
+            None if substitute.is_some() => {
+                self.substitution.insert(Box::default()).set(substitute);
+            }
+            None => {}
+        }
+    }
+
+    /// Returns whether the substitute is heard, if that has changed since the last call.
+    pub(super) fn take_substituted(&mut self) -> Option<bool> {
+        self.substitution.as_mut()?.take_report()
+    }
+
+    /// Returns the time at which the substitute begins if the party stays silent.
+    pub(super) fn next_substitute(&self) -> Option<u64> {
+        let substitution = self.substitution.as_ref()?;
+        // A sound of the owner is played to its end first.
+        substitution.next_timeout().filter(|_| !self.player.is_on())
+    }
+
     /// Returns the party's payload types that may be forwarded directly now, a bit for each. 0 means none.
     #[inline]
     pub(super) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
@@ -446,8 +536,22 @@ impl Direction {
         self.output.stats
     }
 
-    /// Starts a sound instead of the party's audio. A pressed digit keeps the encoder until it ends.
+    /// Starts a sound of the owner instead of the party's audio. A pressed digit keeps the encoder until it ends.
     pub(super) fn begin_play(
+        &mut self,
+        now_ns: u64,
+        sound: Sound,
+        part: Part,
+        payloads: &PayloadMap,
+    ) -> Result<(), PlayError> {
+        self.start(now_ns, sound, part, payloads)?;
+        if let Some(substitution) = &mut self.substitution {
+            substitution.yield_player();
+        }
+        Ok(())
+    }
+
+    fn start(
         &mut self,
         now_ns: u64,
         sound: Sound,
@@ -461,12 +565,16 @@ impl Direction {
         Ok(())
     }
 
+    /// Ends a sound of the owner.
     pub(super) fn end_play(&mut self) {
-        self.player.end(&mut self.output);
+        if !self.is_substituted() {
+            self.player.end(&mut self.output);
+        }
     }
 
+    /// Returns the rest of a sound of the owner.
     pub(super) fn play_left(&self) -> Option<PlayLeft> {
-        self.player.left()
+        self.player.left().filter(|_| !self.is_substituted())
     }
 
     pub(super) fn take_play_ended(&mut self) -> bool {

@@ -15,7 +15,8 @@ const SURE_MS = 4000;
 
 // The rows of a party's table.
 const ROWS = {
-  "state": (side) => [side.held ? "on hold" : "", side.muted ? "muted" : ""].filter(Boolean).join(", ") || (side.held === undefined ? "not running" : "talks"),
+  "state": (side) => [side.held ? "on hold" : "", side.muted ? "muted" : "", side.media?.fallback ? "silent, replaced by the fallback" : ""].filter(Boolean).join(", ") || (side.held === undefined ? "not running" : "talks"),
+  "alarms": (side) => (side.alarms ?? []).map((one) => `⚠ ${one.alarm} since ${new Date(one.since_unix_s * 1000).toTimeString().slice(0, 8)}${one.is_acknowledged ? ", known" : ""}`).join(", ") || "none",
   "codec to the party": (side) => side.codec ?? "unknown",
   "encryption": (side) => side.crypto_suite ?? "none",
   "signalled address": (side) => side.signalled_address ?? "none",

@@ -20,12 +20,12 @@ export const duration = (ms) => {
   return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
 };
 
-export const stateOf = (call) => [call.answered_unix_ms === undefined ? "rings" : call.held ? "on hold" : "up", call.recorded ? "recorded" : ""].filter(Boolean).join(", ");
+export const stateOf = (call) => [call.answered_unix_ms === undefined ? "rings" : call.held ? "on hold" : "up", call.recorded ? "recorded" : "", ...(call.alarms ?? []).map((alarm) => `⚠ ${alarm}`)].filter(Boolean).join(", ");
 
 const partyOf = (party) => [party.label ?? party.tag, party.signalled_address, party.codec].filter(Boolean).join(" ");
 
 const ORDERS = {
-  worst: (a, b) => (a.mos ?? MOS_BEST) - (b.mos ?? MOS_BEST) || (b.loss_percent ?? 0) - (a.loss_percent ?? 0) || a.created_unix_ms - b.created_unix_ms,
+  worst: (a, b) => (b.alarms?.length ?? 0) - (a.alarms?.length ?? 0) || (a.mos ?? MOS_BEST) - (b.mos ?? MOS_BEST) || (b.loss_percent ?? 0) - (a.loss_percent ?? 0) || a.created_unix_ms - b.created_unix_ms,
   newest: (a, b) => b.created_unix_ms - a.created_unix_ms,
   oldest: (a, b) => a.created_unix_ms - b.created_unix_ms,
   id: (a, b) => a.id.localeCompare(b.id, undefined, { numeric: true }),
@@ -92,7 +92,8 @@ export class CallList {
   take(name, data) {
     const who = data.tag === undefined ? "" : ` of ${data.tag}`;
     const texts = {
-      up: "is up", media: `media${who} from ${data.remote_address}`, lost: `no packets${who} for 10 s`, dtmf: `DTMF ${data.key}${who}`,
+      up: "is up", media: `media${who} from ${data.remote_address}`, lost: `no packets${who} for 10 s`, fallback: `fallback in place${who}`, "fallback-ended": `no more fallback in place${who}`,
+      alarm: `alarm ${data.alarm}${who}`, "alarm-ended": `end of the alarm ${data.alarm}${who}`, dtmf: `DTMF ${data.key}${who}`,
       timeout: `times out: ${data.reason}`, down: `has ended: ${data.reason}`,
     };
     const kept = this.events.get(data.id) ?? [];
@@ -131,7 +132,7 @@ export class CallList {
       row.setAttribute("aria-selected", call.path === this.selected);
       const cells = [call.id, stateOf(call), duration(call.duration_ms), ...[0, 1].map((side) => (call.parties[side] ? partyOf(call.parties[side]) : "")), call.mos === undefined ? "" : call.mos.toFixed(2), call.loss_percent === undefined ? "" : `${call.loss_percent.toFixed(1)} %`];
       row.append(...cells.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
-      if (call.mos < 3.6 || call.loss_percent > 3) row.className = "bad";
+      if (call.mos < 3.6 || call.loss_percent > 3 || call.alarms?.length) row.className = "bad";
       return row;
     });
     element("calls-rows").replaceChildren(...rows);
