@@ -33,7 +33,7 @@ mod store;
 mod views;
 mod waker;
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,9 +115,7 @@ impl Server {
         open_roots(&recorder, serving)?;
         media.record_with(recorder.clone(), on_demand(serving), serving.record.clone());
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
-        let socket = UdpSocket::bind(serving.ng)
-            .into_diagnostic()
-            .wrap_err_with(|| format!("cannot receive ng requests at {}", serving.ng))?;
+        let socket = bind_ng(serving.ng)?;
         let ng = socket.local_addr().into_diagnostic()?;
         let ng_tcp = serving.ng_tcp.map(ng_tcp::open).transpose()?;
         let http = serving.http.as_ref().map(Http::open).transpose()?;
@@ -255,6 +253,13 @@ impl Drop for TellsEnd {
         // Sending fails if the main thread has stopped the control thread and no longer listens.
         let _ = self.events.send(Event::Stop { cause });
     }
+}
+
+/// Opens the socket for ng requests.
+fn bind_ng(address: SocketAddr) -> miette::Result<UdpSocket> {
+    UdpSocket::bind(address)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("cannot receive ng requests at {address}"))
 }
 
 fn open_xdp(serving: &Serving) -> miette::Result<Option<Xdp>> {

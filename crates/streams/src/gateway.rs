@@ -5,32 +5,25 @@
 //! restarted after its back-off. Other streams are not affected.
 
 mod carried;
+mod observed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use threadbare_relay::{HEAD_BYTES, SharedSnapshot};
-use threadbare_rtp::codec::Encoding;
-
 use self::carried::{Carriage, Place, Start};
+use self::observed::{audio_source, watched};
 use crate::backoff::Backoff;
 use crate::event::{Event, Prepared, RunId};
 use crate::kept::{KeepError, Kept};
-use crate::lines::{
-    Beginning, Lines, Preparer, RunningLine, recorded_format, recorded_sample_bytes,
-};
+use crate::lines::{Beginning, Lines, Preparer, RunningLine};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::stats::StreamStats;
-use threadbare_config::codec::{Codec, CodecIn};
-use threadbare_config::{
-    Config, Contexts, Destination, RecordingFormat, Restart, Rtcp, StreamSpec,
-};
+use threadbare_config::{Config, Contexts, RecordingFormat, Restart, StreamSpec};
 use threadbare_recording::{
-    Coding, NewRecording, PacketRecorder, Recorder, RecordingId, RootError, Source, Subject, WayEnd,
+    NewRecording, PacketRecorder, Recorder, RecordingId, RootError, Source, Subject, WayEnd,
 };
-use threadbare_watch::{Directory, MovedSession, Watched, Way};
+use threadbare_watch::{Directory, MovedSession};
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -671,68 +664,6 @@ impl Gateway {
     }
 }
 
-fn watched(spec: &StreamSpec) -> Watched {
-    let inputs = (0..=spec.fallbacks.len()).map(|input| spec.input_name(input));
-    Watched {
-        name: spec.name.as_str().into(),
-        target_lufs: spec.loudness_target_lufs,
-        inputs: inputs.collect(),
-        resets: spec.loudness_resets.as_slice().into(),
-        way: way(spec).into(),
-        stopped: Some("the stream is about to start".into()),
-        snapshot: SharedSnapshot::default(),
-        session: None,
-    }
-}
-
-/// Returns the source of a recording of a stream's audio.
-fn audio_source(spec: &StreamSpec, snapshot: &SharedSnapshot) -> Source {
-    let format = recorded_format(spec);
-    let (rate_hz, channels) = (format.sample_rate_hz, format.channels);
-    let second = rate_hz as usize * usize::from(channels);
-    let second = second * recorded_sample_bytes(spec) + PORTIONS_PER_S * HEAD_BYTES;
-    Source::Audio {
-        listening: snapshot.listen_with_room(RECORDED_S_MAX * second),
-        rate_hz,
-        sides: 1,
-        channels,
-        law: match format.encoding {
-            Encoding::Pcma => Coding::ALaw,
-            _ => Coding::ULaw,
-        },
-    }
-}
-
-/// Returns the source and the destination of a stream, for observers.
-fn way(spec: &StreamSpec) -> Way {
-    let codec_in = match spec.codec_in {
-        CodecIn::Known(codec) => Some(codec),
-        CodecIn::Auto => None,
-    };
-    let codec_out = spec.codec_out.or(codec_in);
-    let is_heard = spec.destination != Destination::Nobody;
-    let of_any = spec.clock_rate_hz.filter(|_| spec.is_passthrough());
-    let listen_rtcp = match spec.rtcp {
-        Rtcp::Off => None,
-        Rtcp::Mux => Some(spec.listen),
-        Rtcp::Ports { .. } => spec
-            .rtcp_port()
-            .map(|port| SocketAddr::new(spec.listen.ip(), port)),
-    };
-    Way {
-        listen: spec.listen,
-        listen_rtcp,
-        destination: spec.destination.to_string(),
-        codec_in: spec.codec_in.to_string(),
-        codec_out: is_heard.then(|| match codec_out {
-            Some(codec) => codec.to_string(),
-            None => spec.codec_in.to_string(),
-        }),
-        clock_rate_out_hz: codec_out.map(Codec::clock_rate_hz).or(of_any),
-        is_decoded: codec_in.is_some() || !spec.is_passthrough(),
-    }
-}
-
 impl Stream {
     fn new(spec: StreamSpec, restart: Restart) -> Stream {
         Stream {
@@ -790,12 +721,6 @@ impl Drop for Gateway {
 
 /// Time for which [`Gateway::handle_pending`] waits for name servers and files. Streams that need more time start later.
 const NAMES_LIMIT: Duration = Duration::from_secs(5);
-
-/// Maximum duration of the audio that waits for the recorder, in seconds. It must cover the pauses of a disk.
-const RECORDED_S_MAX: usize = 4;
-/// Number of portions of audio per second of a stream. A portion contains several packets (see
-/// [`Listeners::listen`](threadbare_relay::Listeners::listen)).
-const PORTIONS_PER_S: usize = 8;
 
 /// Time between two comparisons of the contexts' loads.
 const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
