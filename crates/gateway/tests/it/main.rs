@@ -36,6 +36,7 @@ mod reload;
 mod serve;
 #[cfg(feature = "gstreamer")]
 mod serve_alarms;
+#[cfg(feature = "gstreamer")]
 mod serve_changes;
 #[cfg(feature = "gstreamer")]
 mod serve_copies;
@@ -43,6 +44,7 @@ mod serve_copies;
 mod serve_destinations;
 #[cfg(feature = "gstreamer")]
 mod serve_echo;
+#[cfg(feature = "gstreamer")]
 mod serve_fallback;
 #[cfg(feature = "gstreamer")]
 mod serve_flood;
