@@ -102,16 +102,29 @@ impl Relay {
         self.proxy.peer_addr().expect("connected")
     }
 
-    /// Sends a request, and returns the reply in JSON.
+    /// Sends a request, and returns the reply in JSON. As a proxy does, repeats a request without a reply, because the relay's socket may have
+    /// been full.
     pub fn ask(&mut self, request: Value) -> Value {
         self.asked += 1;
-        let message = format!("cookie{} {request}", self.asked);
-        self.proxy.send(message.as_bytes()).expect("sent");
-        let mut room = [0; 65_536];
-        let len = self.proxy.recv(&mut room).expect("a reply in time");
-        let reply = std::str::from_utf8(&room[..len]).expect("JSON");
-        let (_, reply) = reply.split_once(' ').expect("a cookie");
-        serde_json::from_str(reply).expect("JSON")
+        let cookie = format!("cookie{}", self.asked);
+        let message = format!("{cookie} {request}");
+        let limited = self.proxy.set_read_timeout(Some(REPEAT));
+        limited.expect("a valid time-out");
+        let (end, mut room) = (Instant::now() + LIMIT, [0; 65_536]);
+        loop {
+            self.proxy.send(message.as_bytes()).expect("sent");
+            // A late reply to an earlier request has another cookie.
+            while let Ok(len) = self.proxy.recv(&mut room) {
+                let reply = std::str::from_utf8(&room[..len]).expect("JSON");
+                match reply.split_once(' ').expect("a cookie") {
+                    (own, reply) if own == cookie => {
+                        return serde_json::from_str(reply).expect("JSON");
+                    }
+                    _ => {}
+                }
+            }
+            assert!(Instant::now() < end, "no reply to {message}");
+        }
     }
 
     /// Sends an SDP through the relay. Returns the SDP of the reply.
@@ -357,3 +370,6 @@ pub fn hear_each_other(a: &mut Party, b: &mut Party) {
 }
 
 const LEVEL: f64 = 8000.0;
+
+/// Time after which a request without a reply is repeated.
+const REPEAT: Duration = Duration::from_secs(2);
