@@ -32,6 +32,9 @@ struct Options {
     /// Path of the program `threadbare`.
     #[arg(long)]
     threadbare: PathBuf,
+    /// The program that continues the calls in `restarted1000`. Default: the same program.
+    #[arg(long)]
+    upgrade_to: Option<PathBuf>,
     /// Number of measurements of each kind.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
@@ -156,7 +159,7 @@ fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Fi
     parties.watch();
     std::thread::sleep(SETTLE);
     let begin = Instant::now();
-    relay.restart()?;
+    relay.restart(options)?;
     proxy.await_ping()?;
     let back = begin.elapsed();
     talk.join()?;

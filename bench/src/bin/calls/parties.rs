@@ -94,11 +94,11 @@ impl Parties {
         *sources = Some(Sources::new());
     }
 
-    /// Returns the longest time between two packets of each source.
+    /// Returns the longest time between two packets of each source. A source that has ended is silent until now.
     pub(crate) fn gaps(&self) -> Vec<Duration> {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = sources.iter().flat_map(HashMap::values);
-        all.map(|(_, gap)| *gap).collect()
+        let (all, end) = (sources.iter().flat_map(HashMap::values), Instant::now());
+        all.map(|(last, gap)| (*gap).max(end - *last)).collect()
     }
 
     /// Returns the port of a call's side A.

@@ -86,8 +86,22 @@ impl Relay {
         })
     }
 
-    /// Kills the process and starts a new one.
-    pub(crate) fn restart(&mut self) -> Result<()> {
+    /// Kills the process and starts a new one, of another program if the options name one.
+    pub(crate) fn restart(&mut self, options: &Options) -> Result<()> {
+        if let Some(program) = &options.upgrade_to {
+            let mut next = Command::new(self.command.get_program());
+            let own = options.threadbare.as_os_str();
+            next.args(self.command.get_args().map(|argument| {
+                if argument == own {
+                    program.as_os_str()
+                } else {
+                    argument
+                }
+            }));
+            next.env("THREADBARE_LOG", "warn");
+            next.stdout(Stdio::null()).stderr(Stdio::null());
+            self.command = next;
+        }
         self.child.kill()?;
         self.child.wait()?;
         self.child = self.command.spawn()?;
