@@ -142,7 +142,7 @@ impl Gateway {
         let (sender, events) = channel();
         let directory = Directory::default();
         let kept = match config.positions_file() {
-            Some(path) => Kept::open(&path, directory.clone())?,
+            Some(path) => Kept::open(&path, &config.streams, directory.clone())?,
             None => Kept::default(),
         };
         let carrier = match elements {
@@ -223,7 +223,7 @@ impl Gateway {
                 }
                 Some(_) => {
                     changed.restarted += 1;
-                    stream.pause(&mut self.kept);
+                    stream.pause(&self.kept);
                 }
                 None => {
                     changed.removed += 1;
@@ -477,7 +477,7 @@ impl Gateway {
     fn pause_all(&mut self) {
         self.log_stats();
         for stream in self.streams.values_mut() {
-            stream.pause(&mut self.kept);
+            stream.pause(&self.kept);
         }
     }
 
@@ -522,7 +522,7 @@ impl Gateway {
             prepared,
             carried,
             is_held: !stream.place.as_ref().is_none_or(starts),
-            resumes: self.kept.take(&stream.spec.name),
+            resumes: self.kept.get(&stream.spec.name),
             publish_to: (snapshot, pace),
         };
         match lines.start(&stream.spec, beginning) {
@@ -532,6 +532,7 @@ impl Gateway {
                 {
                     line.go_on(state.take());
                 }
+                self.kept.forget(&stream.spec.name);
                 self.directory.set_session(number, line.commander());
                 stream.runs(Running::Line(line));
                 self.directory.set_stopped(number, None);
@@ -689,7 +690,7 @@ impl Stream {
     }
 
     /// Stops the stream so that its next run, or the next process, continues its output.
-    fn pause(&mut self, kept: &mut Kept) {
+    fn pause(&mut self, kept: &Kept) {
         match std::mem::replace(&mut self.running, Running::No) {
             Running::Line(line) => {
                 if let Some(state) = line.hand_over() {

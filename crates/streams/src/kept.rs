@@ -9,10 +9,13 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use threadbare_base::lock;
+use threadbare_config::StreamSpec;
 use threadbare_control::saved::Format;
 use threadbare_process::system::{boot_id, unix_at_zero_ns};
 use threadbare_rtp::call::{DirectionState, LegId, SessionState, TimeState};
@@ -21,15 +24,18 @@ use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX, SentState};
 use threadbare_runtime::clock_now_ns;
 use threadbare_watch::Directory;
 
-/// The positions from which streams will continue, by name, and the file.
+/// The positions from which streams will continue, and the file.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    positions: HashMap<String, Continuation>,
+    waiting: Arc<Mutex<Continuations>>,
     keeper: Option<Keeper>,
 }
 
-/// A position, and how long the stream has paused.
-#[derive(Debug, Clone, Copy)]
+/// The positions of streams that do not run, by name.
+type Continuations = HashMap<String, Continuation>;
+
+/// A position with its time on the monotonic clock. The names never change.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Continuation {
     position: Position,
     taken_ns: u64,
@@ -57,10 +63,7 @@ struct Saved {
     /// Identifies the boot of the machine, with which the monotonic clock starts.
     boot: Option<u128>,
     unix_at_zero_ns: u64,
-    /// Whether the process has stopped in order, and has sent nothing after these positions.
-    has_stopped: bool,
-    /// The streams, with the times of their positions.
-    streams: HashMap<String, (u64, Position)>,
+    streams: Continuations,
 }
 
 /// Versions of the file. The documentation of [`threadbare_control::saved`] says which changes need a new version.
@@ -78,31 +81,30 @@ pub struct KeepError {
 }
 
 impl Kept {
-    /// Reads the file, and keeps the positions of the streams in it from now on.
-    pub(crate) fn open(path: &Path, directory: Directory) -> Result<Kept, KeepError> {
+    /// Reads the file, and keeps the positions of the streams in it from now on. Positions of streams other than `streams` are forgotten.
+    pub(crate) fn open(
+        path: &Path,
+        streams: &[StreamSpec],
+        directory: Directory,
+    ) -> Result<Kept, KeepError> {
         let refused = |error| KeepError {
             path: path.to_owned(),
             error,
         };
-        let lock = lock(path).map_err(refused)?;
-        let saved = match std::fs::read(path) {
-            Ok(bytes) => FORMAT
-                .read::<Saved>(&bytes)
-                .map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Saved::empty()),
+        let locked = lock_file(path).map_err(refused)?;
+        let mut waiting = match std::fs::read(path) {
+            Ok(bytes) => positions_in(&bytes, path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Continuations::new(),
             Err(error) => return Err(refused(error)),
         };
-        let saved = saved.unwrap_or_else(|error| {
-            let path = path.display();
-            tracing::warn!(%path, error, "cannot read the positions of the streams, so the streams get new SSRCs");
-            Saved::empty()
-        });
-        // Fails here, and not in the thread, if the folder does not allow writing.
-        write(path, &Saved::empty_but(&saved)).map_err(refused)?;
-        let keeper = Keeper::start(path.to_owned(), directory, lock).map_err(refused)?;
+        waiting.retain(|name, _| streams.iter().any(|spec| spec.name == *name));
+        // This fails here, and not in the thread, if the folder does not allow writing.
+        write(path, Saved::running(waiting.clone())).map_err(refused)?;
+        let waiting = Arc::new(Mutex::new(waiting));
+        let keeper = Keeper::start(path.to_owned(), directory, waiting.clone(), locked);
         Ok(Kept {
-            positions: saved.positions(clock_now_ns()),
-            keeper: Some(keeper),
+            waiting,
+            keeper: Some(keeper.map_err(refused)?),
         })
     }
 
@@ -112,33 +114,36 @@ impl Kept {
     }
 
     /// Keeps the position of a stream that has stopped.
-    pub(crate) fn put(&mut self, stream: &str, state: &SessionState) {
+    pub(crate) fn put(&self, stream: &str, state: &SessionState) {
         if let Some(position) = Position::of(state) {
             let continuation = Continuation {
                 position,
                 taken_ns: clock_now_ns(),
                 may_have_sent: false,
             };
-            self.positions.insert(stream.to_owned(), continuation);
+            lock(&self.waiting).insert(stream.to_owned(), continuation);
         }
     }
 
-    /// Removes and returns the position from which a stream continues. `None`: it starts anew, because its position is unknown, or because
+    /// Returns the position from which a stream continues. `None`: the stream gets a new SSRC, because its position is unknown, or because
     /// it would have to skip too many numbers.
-    pub(crate) fn take(&mut self, stream: &str) -> Option<(SessionState, Outage)> {
-        let continuation = self.positions.remove(stream)?;
+    pub(crate) fn get(&self, stream: &str) -> Option<(SessionState, Outage)> {
+        let continuation = *lock(&self.waiting).get(stream)?;
         let outage = continuation.outage(clock_now_ns());
         let position = continuation.position;
         let skipped = outage.skipped_packets(position.packet_ns);
         (skipped < SKIPPED_PACKETS_MAX).then(|| (position.state(), outage))
     }
 
-    /// Writes the positions of the streams that have stopped, which are all.
+    /// Forgets the position of a stream that has started.
+    pub(crate) fn forget(&self, stream: &str) {
+        lock(&self.waiting).remove(stream);
+    }
+
+    /// Writes the positions a last time. All streams have stopped.
     pub(crate) fn end(&mut self) {
         if let Some(keeper) = self.keeper.take() {
-            let streams = self.positions.drain();
-            let streams = streams.map(|(name, one)| (name, (one.taken_ns, one.position)));
-            keeper.end(streams.collect());
+            keeper.end();
         }
     }
 }
@@ -192,128 +197,135 @@ impl Position {
 }
 
 impl Saved {
-    fn new(has_stopped: bool, streams: HashMap<String, (u64, Position)>) -> Saved {
+    fn new(streams: Continuations) -> Saved {
         Saved {
             boot: boot_id(),
             unix_at_zero_ns: unix_at_zero_ns(),
-            has_stopped,
             streams,
         }
     }
 
-    fn empty() -> Saved {
-        Saved::new(true, HashMap::new())
-    }
-
-    /// Returns the same streams as of a process that runs.
-    fn empty_but(saved: &Saved) -> Saved {
-        Saved {
-            has_stopped: false,
-            streams: saved.streams.clone(),
-            ..*saved
+    /// Returns the contents of the file while the process runs. A stream that waits now may send before the next write.
+    fn running(mut streams: Continuations) -> Saved {
+        for continuation in streams.values_mut() {
+            continuation.may_have_sent = true;
         }
+        Saved::new(streams)
     }
 
-    /// Returns the positions with times of this boot's monotonic clock. After a restart of the machine, only positions of a process that has
-    /// stopped in order are known.
-    fn positions(self, now_ns: u64) -> HashMap<String, Continuation> {
+    /// Returns the positions with times of this boot's monotonic clock. After a restart of the machine, the positions of streams that may
+    /// have sent more are useless.
+    fn on_this_clock(self) -> Continuations {
         let is_same_clock = self.boot.is_some() && self.boot == boot_id();
         let (before_ns, after_ns) = (self.unix_at_zero_ns, unix_at_zero_ns());
-        let on_this_clock = |taken_ns: u64| {
-            let unix_ns = taken_ns.saturating_add(before_ns);
-            unix_ns.saturating_sub(after_ns).min(now_ns)
-        };
-        if !is_same_clock && !self.has_stopped {
-            return HashMap::new();
+        let mut streams = self.streams;
+        if !is_same_clock {
+            streams.retain(|_, one| !one.may_have_sent);
+            for one in streams.values_mut() {
+                let unix_ns = one.taken_ns.saturating_add(before_ns);
+                one.taken_ns = unix_ns.saturating_sub(after_ns);
+            }
         }
-        let may_have_sent = !self.has_stopped;
-        let streams = self.streams.into_iter();
-        let continued = streams.map(|(name, (taken_ns, position))| {
-            let taken_ns = if is_same_clock {
-                taken_ns
-            } else {
-                on_this_clock(taken_ns)
-            };
-            let continuation = Continuation {
-                position,
-                taken_ns,
-                may_have_sent,
-            };
-            (name, continuation)
-        });
-        continued.collect()
+        streams
+    }
+}
+
+/// Returns the positions in a file's bytes.
+fn positions_in(bytes: &[u8], path: &Path) -> Continuations {
+    match FORMAT.read::<Saved>(bytes) {
+        Ok(saved) => saved.on_this_clock(),
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%path, %error, "cannot read the positions of the streams, so the streams get new SSRCs");
+            Continuations::new()
+        }
     }
 }
 
 /// The thread that writes the file.
 #[derive(Debug)]
 struct Keeper {
-    last: Sender<HashMap<String, (u64, Position)>>,
+    end: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Keeper {
-    fn start(path: PathBuf, directory: Directory, lock: File) -> io::Result<Keeper> {
-        let (last, ends) = channel();
+    fn start(
+        path: PathBuf,
+        directory: Directory,
+        waiting: Arc<Mutex<Continuations>>,
+        locked: File,
+    ) -> io::Result<Keeper> {
+        let (end, ends) = channel();
         let thread = std::thread::Builder::new()
             .name("positions".to_owned())
             .spawn(move || {
-                let _lock = lock;
-                keep(&path, &directory, &ends);
+                let _locked = locked;
+                keep(&path, &directory, &waiting, &ends);
             })?;
-        Ok(Keeper { last, thread })
+        Ok(Keeper { end, thread })
     }
 
-    fn end(self, streams: HashMap<String, (u64, Position)>) {
+    fn end(self) {
         // Both fail only if the thread has panicked, which it has reported.
-        let _ = self.last.send(streams);
+        let _ = self.end.send(());
         let _ = self.thread.join();
     }
 }
 
-fn keep(path: &Path, directory: &Directory, ends: &Receiver<HashMap<String, (u64, Position)>>) {
-    let mut is_told = false;
+fn keep(path: &Path, directory: &Directory, waiting: &Mutex<Continuations>, ends: &Receiver<()>) {
+    let mut has_failed = false;
     loop {
-        let (saved, is_last) = match ends.recv_timeout(PERIOD) {
-            Ok(streams) => (Saved::new(true, streams), true),
-            Err(RecvTimeoutError::Timeout) => (Saved::new(false, published(directory)), false),
+        let end = ends.recv_timeout(PERIOD);
+        let waiting = lock(waiting).clone();
+        let saved = match end {
+            Ok(()) => Saved::new(waiting),
+            Err(RecvTimeoutError::Timeout) => {
+                let published = published(directory);
+                Saved::running(waiting.into_iter().chain(published).collect())
+            }
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let written = write(path, &saved);
+        let written = write(path, saved);
         if let Err(error) = &written
-            && !is_told
+            && !has_failed
         {
             let path = path.display();
             tracing::error!(%path, %error, "cannot write the positions of the streams");
         }
-        is_told = written.is_err();
-        if is_last {
+        has_failed = written.is_err();
+        if end.is_ok() {
             return;
         }
     }
 }
 
 /// Returns the positions that the streams have published last.
-fn published(directory: &Directory) -> HashMap<String, (u64, Position)> {
+fn published(directory: &Directory) -> Continuations {
     let listed = directory.list();
     let streams = listed.streams.into_iter().filter_map(|(_, watched)| {
         let (taken_ns, state) = watched.snapshot.state()?;
-        Some((watched.name.to_string(), (taken_ns, Position::of(&state)?)))
+        let continuation = Continuation {
+            position: Position::of(&state)?,
+            taken_ns,
+            may_have_sent: true,
+        };
+        Some((watched.name.to_string(), continuation))
     });
     streams.collect()
 }
 
 /// Replaces the file, so that it is always whole.
-fn write(path: &Path, saved: &Saved) -> io::Result<()> {
+fn write(path: &Path, saved: Saved) -> io::Result<()> {
     let new = with_suffix(path, ".new");
     let mut file = File::create(&new)?;
-    file.write_all(&FORMAT.write(saved))?;
+    file.write_all(&FORMAT.write(&saved))?;
     drop(file);
     std::fs::rename(&new, path)
 }
 
 /// Locks the file for this process.
-fn lock(path: &Path) -> io::Result<File> {
+fn lock_file(path: &Path) -> io::Result<File> {
     let lock = File::create(with_suffix(path, ".lock"))?;
     if lock.try_lock().is_err() {
         let reason = "another process uses the file";
@@ -330,3 +342,111 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Interval at which the file is written.
 const PERIOD: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use threadbare_config::Config;
+
+    use super::*;
+
+    fn streams(names: &[&str]) -> Vec<StreamSpec> {
+        let stream = |(at, name): (usize, &&str)| {
+            let port = 5004 + 2 * at;
+            format!(
+                "[[stream]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\ncodec = \"PCMU\"\n"
+            )
+        };
+        let text: String = names.iter().enumerate().map(stream).collect();
+        let config = Config::from_toml("gateway.toml", &text);
+        config.expect("valid").streams
+    }
+
+    fn position(ssrc: u32) -> Position {
+        Position {
+            ssrc,
+            next_seq: 65_535,
+            packets_sent: 9,
+            octets_sent: 1440,
+            end: u32::MAX,
+            end_in_ns: -5,
+            clock_rate_hz: 8000,
+            packet_ns: 20_000_000,
+        }
+    }
+
+    fn outage(kept: &Kept, stream: &str) -> Option<Outage> {
+        kept.get(stream).map(|(_, outage)| outage)
+    }
+
+    /// Otherwise, the third process would use numbers that the first one may have used.
+    #[test]
+    fn stream_that_has_not_started_keeps_the_uncertainty_of_its_position() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("streams.state");
+        let specs = streams(&["crashed", "stopped", "removed"]);
+        let open = |specs| Kept::open(&path, specs, Directory::default()).expect("it opens");
+        // The first process dies while it sends a stream.
+        let crashed = Continuation {
+            position: position(1),
+            taken_ns: clock_now_ns(),
+            may_have_sent: true,
+        };
+        let of_crash = ["crashed", "removed"].map(|name| (name.to_owned(), crashed));
+        write(&path, Saved::new(of_crash.into())).expect("it is written");
+        // The second one stops in order before it has started that stream. A stream that it has stopped has sent nothing since then.
+        let mut second = open(&specs);
+        second.put("stopped", &position(2).state());
+        second.end();
+        drop(second);
+        let third = open(&specs[..2]);
+        let unsaved_ns = |stream| outage(&third, stream).map(|outage| outage.unsaved_ns);
+        assert!(unsaved_ns("crashed").is_some_and(|ns| ns > 0));
+        assert_eq!(unsaved_ns("stopped"), Some(0));
+        assert_eq!(
+            unsaved_ns("removed"),
+            None,
+            "the file no longer has this stream"
+        );
+        third.forget("crashed");
+        assert_eq!(unsaved_ns("crashed"), None);
+    }
+
+    #[test]
+    fn file_has_one_owner_and_may_be_damaged() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("streams.state");
+        std::fs::write(&path, b"no positions").expect("it is written");
+        let specs = streams(&["a"]);
+        let first = Kept::open(&path, &specs, Directory::default()).expect("it opens");
+        assert!(first.has_file() && first.get("a").is_none());
+        let error = Kept::open(&path, &specs, Directory::default()).expect_err("a second owner");
+        assert!(
+            error.to_string().contains("another process uses the file"),
+            "{error}"
+        );
+    }
+
+    /// After a restart of the machine, the monotonic clock starts again.
+    #[test]
+    fn another_boot_keeps_only_positions_of_an_orderly_stop() {
+        let now_ns = clock_now_ns();
+        let continuation = |may_have_sent| Continuation {
+            position: position(1),
+            taken_ns: now_ns,
+            may_have_sent,
+        };
+        let both = [("sure", false), ("unsure", true)];
+        let both = both.map(|(name, unsure)| (name.to_owned(), continuation(unsure)));
+        let saved = Saved {
+            boot: None,
+            // The earlier boot was an hour before.
+            unix_at_zero_ns: unix_at_zero_ns() - 3_600_000_000_000,
+            ..Saved::new(both.into())
+        };
+        let streams = saved.on_this_clock();
+        assert_eq!(streams.keys().collect::<Vec<_>>(), ["sure"]);
+        let taken_ns = streams["sure"].taken_ns;
+        // The offset between the clocks is read twice.
+        assert!(taken_ns.abs_diff(now_ns.saturating_sub(3_600_000_000_000)) < 1_000_000_000);
+    }
+}

@@ -334,6 +334,7 @@ pub const RULES: &[Rule] = &[
         internal: &[
             "gst-plugin-threadbare",
             "threadbare-audio-file",
+            "threadbare-base",
             "threadbare-config",
             "threadbare-control",
             "threadbare-loudness",

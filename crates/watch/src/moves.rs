@@ -69,7 +69,7 @@ impl Moves {
             to,
             unix_ms,
         };
-        // Sending fails if nobody listens.
+        // Sending fails only without subscribers.
         let _ = self.0.listeners.send(told);
     }
 

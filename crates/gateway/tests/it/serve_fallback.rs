@@ -167,7 +167,7 @@ fn fallback_of_one_call_respects_hold_and_plays() {
         // Only packets that were on their way have arrived.
         assert!(phones[1].seen.len() < 10, "{line}");
     }
-    // The call is no longer on hold, but A still sends nothing.
+    // The hold has ended, but A still sends nothing.
     signal(&mut relay, &mut phones, &json!({}), "");
     run_until(&mut phones, &events, "fallback", &a);
     run_for(&mut phones, &[1], 1300);

@@ -156,7 +156,7 @@ fn assert_continues(before: &[Vec<Heard>], after: &[Vec<Heard>], is_exact: bool)
         let ticks = f64::from(first.time.wrapping_sub(last.time));
         let gap_s = ticks / f64::from(STREAMS[number].1);
         let passed_s = (first.at - last.at).as_secs_f64();
-        // Generous, because the machine may be busy. Timestamps that start anew are random.
+        // Generous, because the machine may be busy. A new RTP stream would have random timestamps.
         assert!(
             (gap_s - passed_s).abs() < 5.0,
             "s{number}: {gap_s} s instead of {passed_s} s"

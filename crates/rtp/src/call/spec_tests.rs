@@ -8,7 +8,7 @@ use crate::codec::{Encoder, EncoderSettings, Encoding};
 use crate::leg::{AdmissionConfig, Destination, Learn, LegConfig, PayloadMap};
 use crate::session::Profile;
 
-/// What a specification says about one party. Its identity is always the same.
+/// The settings of one party in a specification. Its identity is always the same.
 #[derive(Debug, Clone)]
 struct Party {
     codec: usize,

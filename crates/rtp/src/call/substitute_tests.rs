@@ -181,7 +181,7 @@ fn sound_of_the_owner_replaces_the_substitute() {
         bed.wait_ms(1000);
         assert_eq!(bed.changes(), [on(true)], "{to}");
         assert_eq!(bed.call.play_left(Side::B), None, "{to}");
-        // There is no sound of the owner to stop.
+        // The owner has started no sound, so this stops nothing.
         bed.call.stop_play(Side::B);
         let before = bed.heard.len();
         bed.wait_ms(500);

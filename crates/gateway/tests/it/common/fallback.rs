@@ -1,4 +1,4 @@
-//! Parties of calls in any codec, and the events of a relay, for tests of what a party hears.
+//! Parties of calls in any codec, and the events of a relay, for tests of the audio that a party hears.
 
 use std::f64::consts::TAU;
 use std::io::{BufRead, BufReader, Write};

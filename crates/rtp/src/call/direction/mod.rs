@@ -457,7 +457,7 @@ impl Direction {
     /// Stops the substitute, which is being played.
     fn end_substitute(&mut self) {
         self.player.end(&mut self.output);
-        // This was no sound of the owner.
+        // The owner did not start this sound, so it gets no event about the end.
         self.player.take_ended();
     }
 

@@ -12,7 +12,7 @@ pub(super) struct Substitution {
     /// Start of the party's silence. `None`: the party is not expected to send.
     silent_ns: Option<u64>,
     is_on: bool,
-    /// The last state that the owner was told.
+    /// The last reported state.
     is_reported: bool,
 }
 
